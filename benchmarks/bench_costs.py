@@ -25,6 +25,7 @@ from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.streams import TRAJECTORIES_RAW, trajectories_scored
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
+from gymfleet_kit.chat.image_reader import PlacedImage
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.serve import calm_collector
 from gymfleet_kit.streams import RedisClient, StreamProducer, connect, disconnect
@@ -76,10 +77,16 @@ class Instant:
         return asyncio.timeout(seconds)
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
         """The reply; another task may run first, as with any engine."""
-        del prompt_token_ids, max_tokens, sampling, stop_token_ids
+        del prompt_token_ids, max_tokens, sampling, stop_token_ids, images
         await asyncio.sleep(0)
         return self._reply
 

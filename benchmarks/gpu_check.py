@@ -182,6 +182,13 @@ def memory(smoke: bool) -> Figures:
     return gpu_memory.measure(smoke)
 
 
+def cuda_ipc(smoke: bool) -> Figures:
+    """A version that another process holds on the GPU, loaded by vLLM from there and from its files."""
+    from benchmarks import gpu_ipc  # noqa: PLC0415 - in this process alone
+
+    return gpu_ipc.measure(smoke)
+
+
 def whole_loop(smoke: bool) -> Figures:
     """Two steps of GRPO of a random model, with engine, environment, rewards and published weights, in bfloat16."""
     from benchmarks import gpu_parts  # noqa: PLC0415 - in this process alone
@@ -236,9 +243,10 @@ CHECKS: Final[Mapping[str, tuple[Callable[[bool], Figures], float]]] = {
     "parity": (parity, 420.0),
     "lora": (lora, 300.0),
     "memory": (memory, 180.0),
+    "cuda_ipc": (cuda_ipc, 240.0),
     "whole_loop": (whole_loop, 840.0),
 }
-"""Each with the seconds that it may take: 48 minutes in all."""
+"""Each with the seconds that it may take: 52 minutes in all."""
 
 if __name__ == "__main__":
     main()

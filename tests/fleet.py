@@ -102,6 +102,7 @@ class Fleet:
         directory: for logs and Redis.
         model: what the rollout service loads.
         environment: what the env server serves.
+        options: of the environment.
         rollout: further `GYMFLEET_ROLLOUT_*` settings, without the prefix.
         scale: how many env servers, reward services and rollout services there are.
     """
@@ -112,6 +113,7 @@ class Fleet:
         model: Path,
         *,
         environment: str = "maze",
+        options: Mapping[str, str] | None = None,
         rollout: Mapping[str, str] | None = None,
         scale: int = 1,
     ) -> None:
@@ -122,7 +124,8 @@ class Fleet:
         self._model = model
         self._rollout_settings = dict(rollout or {})
         self.redis = RedisServer(redis_directory)
-        self.envs = [self._service("env-server", "ENV", {}, environment) for _ in range(scale)]
+        served = {} if options is None else {"OPTIONS": json.dumps({environment: options})}
+        self.envs = [self._service("env-server", "ENV", served, environment) for _ in range(scale)]
         self.gateway = self._service(
             "env-gateway",
             "GATEWAY",

@@ -1,15 +1,12 @@
 """A conversation to learn from: what people's files hold, in one form."""
 
-import base64
-import hashlib
 import json
-from functools import cached_property
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Discriminator, Field, JsonValue, StrictBool, Tag, TypeAdapter, model_validator
 
 from gymfleet_contracts._model import WireModel, is_absent
-from gymfleet_contracts.observation import MAX_IMAGE_BYTES, MAX_PARTS, ImageType, image_mark, media_type_of
+from gymfleet_contracts.observation import MAX_PARTS, ImageFile
 from gymfleet_contracts.session import TOOL_NAME, EnvironmentName, Split, Tool
 from gymfleet_contracts.trajectory import Finite, ScoredTrajectory
 
@@ -37,38 +34,12 @@ class MadeCall(WireModel):
     """What the answer to it is told apart by, where the data say it; templates are given ids of our own."""
 
 
-class MessageImage(WireModel):
-    """An image that a message shows. In the text a mark stands in its place, as in an observation."""
-
-    media_type: ImageType
-    content: Annotated[str, Field(max_length=MAX_IMAGE_BYTES * 4 // 3 + 4)]
-    """The file, in base64."""
-
-    @model_validator(mode="after")
-    def is_an_image(self) -> Self:
-        """The content is what `media_type` says, and not too large."""
-        found = media_type_of(self.data)
-        if found != self.media_type:
-            raise ValueError(f"media_type: it is {self.media_type}, and the content begins as {found}")
-        return self
-
-    @cached_property
-    def data(self) -> bytes:
-        """The file itself."""
-        return base64.b64decode(self.content, validate=True)
-
-    @cached_property
-    def mark(self) -> str:
-        """What stands for it in the text."""
-        return image_mark(hashlib.sha256(self.data).hexdigest())
-
-
 class Message(WireModel):
     """One message, as the model's chat template is given it."""
 
     role: Role
     content: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)]
-    images: Annotated[tuple[MessageImage, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)] = ()
+    images: Annotated[tuple[ImageFile, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)] = ()
     """What the user or a tool shows, in the order of the marks in the content."""
     reasoning: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS, exclude_if=lambda value: not value)] = ""
     """What the assistant thought before it, where it stands apart from the content."""

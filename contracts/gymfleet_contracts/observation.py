@@ -1,9 +1,12 @@
 """What an environment shows: text, or text and images. Images are named by the hash of their content."""
 
+import base64
+import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from functools import cached_property
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gymfleet_contracts._model import WireModel, is_absent
 
@@ -71,3 +74,34 @@ def media_type_of(content: bytes) -> ImageType:
 def image_mark(sha256: str) -> str:
     """Return what stands for an image in a text: different images have different marks."""
     return f"[image {sha256[:16]}]"
+
+
+class ImageFile(WireModel):
+    """An image itself, where it is kept: beside a message or an episode. In the text a mark stands in its place."""
+
+    media_type: ImageType
+    content: Annotated[str, Field(max_length=MAX_IMAGE_BYTES * 4 // 3 + 4)]
+    """The file, in base64."""
+
+    @model_validator(mode="after")
+    def is_an_image(self) -> Self:
+        """The content is what `media_type` says, and not too large."""
+        found = media_type_of(self.data)
+        if found != self.media_type:
+            raise ValueError(f"media_type: it is {self.media_type}, and the content begins as {found}")
+        return self
+
+    @cached_property
+    def data(self) -> bytes:
+        """The file itself."""
+        return base64.b64decode(self.content, validate=True)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the file, by which it is named."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def mark(self) -> str:
+        """What stands for it in the text."""
+        return image_mark(self.sha256)

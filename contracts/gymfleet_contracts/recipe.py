@@ -112,6 +112,36 @@ class Recipe(WireModel):
         return self
 
     @model_validator(mode="after")
+    def gpus_are_shared(self) -> Self:
+        """With `cuda_ipc` the trainer is one process, on the GPU of the engines."""
+        if self.publish.transfer != "cuda_ipc" or self.model.lora is not None:
+            return self
+        fault = ""
+        if self.trainer_device == "cpu":
+            fault = 'trainer_device is "cpu"'
+        elif self.trainer.workers > 1:
+            fault = f"trainer.workers is {self.trainer.workers}, and one process has to hold the version"
+        elif self.placement.trainer is not None and self.placement.trainer != self.placement.engines:
+            fault = "placement gives trainer and engines other GPUs"
+        if fault:
+            raise ValueError(
+                f'publish.transfer = "cuda_ipc" is for engines on the trainer\'s GPU, and {fault}: give '
+                '"shared_memory" or "disk"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def images_can_be_seen(self) -> Self:
+        """What sees images is there, and computed by one worker."""
+        if self.rollout.images == "seen" and self.model.scratch is not None:
+            raise ValueError('rollout.images = "seen", and a model from scratch reads text alone: give model.path')
+        if self.rollout.images == "seen" and self.trainer.workers > 1:
+            raise ValueError(
+                f'rollout.images = "seen" is learned from by one worker, and trainer.workers is {self.trainer.workers}'
+            )
+        return self
+
+    @model_validator(mode="after")
     def gpus_are_enough(self) -> Self:
         """Each worker and each engine has a GPU, where GPUs are named."""
         trainer, engines = self.placement.trainer, self.placement.engines

@@ -19,6 +19,7 @@ from gymfleet_contracts.rollout import (
     ActionSpace,
     Budget,
     EpisodeLimits,
+    ImagesAs,
     MessageRoles,
     Sampling,
     StrategySpec,
@@ -269,6 +270,9 @@ class RolloutSection(WireModel):
     roles: MessageRoles = MessageRoles()
     template: TemplateOptions = TemplateOptions()
     actions: ActionSpace = ActionSpace()
+    images: ImagesAs = "text"
+    """What the policy is shown of images in observations: `"text"`, a mark for each; `"seen"`, the images themselves,
+    for a model that sees them and environments that show some."""
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
@@ -305,10 +309,10 @@ class PublishSection(WireModel):
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
     """Tokens sampled for each."""
-    transfer: Literal["disk", "shared_memory", "broadcast"] = "disk"
+    transfer: Literal["disk", "shared_memory", "broadcast", "cuda_ipc"] = "disk"
     """How engines get versions: `"disk"`, from the run's directory; `"shared_memory"`, from `/dev/shm`, for rollout
-    services on the trainer's machine; `"broadcast"`, over the network, for services that see neither. Adapters always
-    lie on the disk."""
+    services on the trainer's machine; `"broadcast"`, over the network, for services that see neither; `"cuda_ipc"`,
+    from the memory of the GPU that engines share with the trainer. Adapters always lie on the disk."""
     bucket_mib: PositiveInt = 512
     """MiB of weights that are gathered, checked and written at a time; a larger tensor is so by itself."""
 

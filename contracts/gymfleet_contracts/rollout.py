@@ -5,13 +5,13 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
-from gymfleet_contracts._model import WireModel
+from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.reply_format import FormatSection
 from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, Purpose, RoleName, StrategyName
-from gymfleet_contracts.weights import WeightsBroadcast
+from gymfleet_contracts.weights import WeightsBroadcast, WeightsOnGpu
 
 
 class Sampling(WireModel):
@@ -146,6 +146,10 @@ class ActionSpace(WireModel):
     """So many actions of a longer list."""
 
 
+ImagesAs = Literal["text", "seen"]
+"""What the policy is shown of images: marks in a text, or the images."""
+
+
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
 
@@ -166,6 +170,8 @@ class GroupRequest(WireModel):
     format: FormatSection = FormatSection()
     roles: MessageRoles = MessageRoles()
     template: TemplateOptions = TemplateOptions()
+    images: Annotated[ImagesAs, Field(exclude_if=lambda value: value == "text")] = "text"
+    """What the policy is shown of images: the marks that stand for them in the text, or the images themselves."""
     actions: ActionSpace = ActionSpace()
     hint_probability: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
     """How likely an observation ends with the expert's move; drawn once for all episodes of the group."""
@@ -246,6 +252,8 @@ class StageVersion(WireModel):
     """A directory with Hugging Face safetensors that the service can read; with `broadcast` it need not."""
     broadcast: WeightsBroadcast | None = None
     """How the service gets the weights, if the trainer sends them."""
+    on_gpu: Annotated[WeightsOnGpu | None, Field(exclude_if=is_absent)] = None
+    """Where its engines find the bytes of `weights_path` on the GPU that they share with the trainer."""
     probe_prompts: Annotated[
         tuple[Annotated[tuple[Integer, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=256)
     ]
@@ -300,6 +308,8 @@ class Policy(WireModel):
     """In replies that have ended."""
     tokens_sampled: int = 0
     """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
+    sees_images: bool = False
+    """The policy can be shown images: the model sees them, and the engines take them."""
     sleep_mode: bool = False
     """The engines were started so that they can sleep."""
     asleep: bool = False

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, JsonValue, StrictBool, model_validator
 
-from gymfleet_contracts._model import WireModel
+from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, NUMBERS, Integer
-from gymfleet_contracts.observation import Parts
+from gymfleet_contracts.observation import ImageFile, Parts, Sha256
 from gymfleet_contracts.session import Sealed, SeatName, StateKey, TaskRef
 
 Purpose = Literal["train", "eval", "demonstration", "collect"]
@@ -17,6 +17,8 @@ EXPERT: Final = "expert"
 """The model of episodes that an environment's expert wrote: what stands there was not sampled."""
 
 MAX_GROUP_SIZE: Final = 1024
+MAX_SEEN_BYTES: Final = 16 * 1024 * 1024
+"""Of all images that an episode's prompts show, each counted once."""
 
 _LOGPROB_EPSILON: Final = 1e-3
 """How far above 0 rounding may put the log-probability of a certain token."""
@@ -131,12 +133,26 @@ class StateValue(WireModel):
     """How many were played on."""
 
 
+class PromptImage(WireModel):
+    """Where a prompt shows an image: a run of the model's image token."""
+
+    sha256: Sha256
+    start: Annotated[int, Field(ge=0), NUMBER]
+    """Of its first token, in the turn's `prompt_token_ids`."""
+    num_tokens: Annotated[int, Field(ge=1), NUMBER]
+
+    @property
+    def end(self) -> int:
+        """Return where its tokens end, exclusive."""
+        return self.start + self.num_tokens
+
+
 class Turn(WireModel):
     """One exchange. A sequence's tokens are its turns' prompt and response ids, in order."""
 
     observation: str
     parts: Parts = ()
-    """The observation in full, where it is more than text. The prompt has the text."""
+    """The observation in full, where it is more than text. The prompt has the text, and what `prompt_images` says."""
     role: RoleName = _absent_without(AGENT)
     """As what the policy was asked, such as `planner`: stages may train on the tokens of some roles alone."""
     context: TurnContext = _absent_without("continued")
@@ -144,6 +160,8 @@ class Turn(WireModel):
     prompt_token_ids: TokenIds
     """Only what is new since the last response: template, observation, generation prompt. Where the context was
     replaced, the whole prompt."""
+    prompt_images: Annotated[tuple[PromptImage, ...], Field(exclude_if=is_absent)] = ()
+    """The images that the prompt shows, where the policy sees them, in order; the trajectory has the files."""
     response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
     """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
@@ -184,7 +202,16 @@ class Turn(WireModel):
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """One log-probability and one version per sampled token; versions ascend from span to span."""
+        """One log-probability and one version per sampled token; versions ascend from span to span; images follow one
+        another within the prompt.
+        """
+        end = 0
+        for image in self.prompt_images:
+            if image.start < end or image.end > len(self.prompt_token_ids):
+                raise ValueError(
+                    f"prompt_images: they must follow one another within {len(self.prompt_token_ids)} tokens"
+                )
+            end = image.end
         num_tokens = len(self.response_token_ids)
         num_sampled = num_tokens if self.response_logprobs is not None else 0
         if self.response_logprobs is not None and len(self.response_logprobs) != num_tokens:
@@ -240,6 +267,8 @@ class Trajectory(WireModel):
     final_prompt_token_ids: TokenIds = ()
     """`final_observation` as the next prompt would have held it, behind the last sequence, where the recipe cut the
     episode: a critic values the state from which the policy was not let go on."""
+    images: Annotated[tuple[ImageFile, ...], Field(exclude_if=is_absent)] = ()
+    """The files of the images that its prompts show, each once."""
     status: Status
     score: Finite = 0.0
     """The environment's own, in [0, 1]."""
@@ -264,6 +293,7 @@ class Trajectory(WireModel):
             raise ValueError("what a search selected it did not reject")
         if self.turns and self.turns[0].context == "replaced":
             raise ValueError("turns.0: there is no context before the first turn that it could replace")
+        self._require_files()
         if self.by_expert:
             return self
         for place, turn in enumerate(self.turns):
@@ -272,6 +302,17 @@ class Trajectory(WireModel):
             if any(not self.policy.spans(span.version) for span in turn.policy_versions):
                 raise ValueError(f"turns.{place}: its policy versions are outside the trajectory's")
         return self
+
+    def _require_files(self) -> None:
+        """Raise ValueError unless there is a file for each image that is seen, and no other."""
+        shown = {image.sha256 for turn in self.turns for image in turn.prompt_images}
+        if not shown and not self.images:
+            return
+        files = [image.sha256 for image in self.images]
+        if sorted(files) != sorted(shown):
+            raise ValueError(f"images: there are {len(files)} files for the {len(shown)} images that prompts show")
+        if (size_bytes := sum(len(image.data) for image in self.images)) > MAX_SEEN_BYTES:
+            raise ValueError(f"images: they have {size_bytes} bytes, and at most {MAX_SEEN_BYTES} are kept")
 
     @property
     def by_expert(self) -> bool:

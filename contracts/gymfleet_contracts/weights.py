@@ -3,10 +3,10 @@
 import json
 import math
 import struct
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Base64Bytes, Field, StrictBool, model_validator
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.numbers import NUMBER
@@ -28,6 +28,9 @@ ITEM_BYTES: Final[dict[DtypeName, int]] = {
 _MOST_BYTES: Final = 1 << 50
 _WORD: Final = 8
 """Bytes begin at a multiple of it, so that tensors do."""
+
+_ALIGNED: Final = 256
+"""Bytes of buckets begin at a multiple of it in the memory of a GPU."""
 
 Count = Annotated[int, Field(ge=0, le=_MOST_BYTES), NUMBER]
 
@@ -98,6 +101,33 @@ class WeightsManifest(WireModel):
     def size_bytes(self) -> int:
         """Return the bytes of all tensors."""
         return sum(bucket.size_bytes for bucket in self.buckets)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Return where each bucket begins in a memory that holds all of them, and at last where that ends."""
+        return tuple(accumulate((-(-one.size_bytes // _ALIGNED) * _ALIGNED for one in self.buckets), initial=0))
+
+
+_Handle = Annotated[Base64Bytes, Field(min_length=1, max_length=1024, json_schema_extra={"contentEncoding": "base64"})]
+
+
+class WeightsOnGpu(WireModel):
+    """The memory of a GPU in which the trainer holds a version: its buckets, as its directory's manifest places them.
+
+    It is what CUDA gives another process of the machine to open that memory by, as `torch.UntypedStorage` takes it.
+    """
+
+    device: Annotated[str, Field(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+    """The UUID of the GPU: numbers differ from process to process."""
+    handle: _Handle
+    size_bytes: Count
+    offset_bytes: Count
+    """Of the memory in the block that the handle opens."""
+    ref_counter_handle: _Handle
+    """The file of shared memory in which torch counts who has it open."""
+    ref_counter_offset: Count
+    event_handle: _Handle
+    event_sync_required: StrictBool
 
 
 class WeightsBroadcast(WireModel):

@@ -544,7 +544,7 @@ async def test_fault_stale_output_head(
         return  # the fault needs tied embeddings, and a worker within reach
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # noqa: PLC0415 - seconds to import
 
-    def reload_alone(self: PolicyLoader, weights_path: str) -> dict[str, int]:
+    def reload_alone(self: PolicyLoader, weights_path: str, _on_gpu: str) -> dict[str, int]:
         heads = [module for module in self.model_runner.get_model().modules() if isinstance(module, ParallelLMHead)]
         packed = [head.weight.detach().clone() for head in heads]
         self.model_runner.reload_weights(weights_path=weights_path)
@@ -574,7 +574,7 @@ async def test_fault_stale_prefix_cache(
     def unsalted(self: VllmCore, request: GenerationRequest) -> str:
         return add(self, replace(request, cache_salt="one for all"))
 
-    def load_alone(self: VllmCore, weights_path: Path) -> None:
+    def load_alone(self: VllmCore, weights_path: Path, _on_gpu: object) -> None:
         self._engine.collective_rpc("load_policy", args=(str(weights_path),))
 
     new, body = bench.others()[0], bench.body(bench.others()[0])
@@ -594,7 +594,7 @@ async def test_either_guard_alone_keeps_the_prefix_cache_clean(
     if request.node.callspec.params["bench"].startswith("server"):
         return
 
-    def load_alone(self: VllmCore, weights_path: Path) -> None:
+    def load_alone(self: VllmCore, weights_path: Path, _on_gpu: object) -> None:
         if bench.adapted:
             self._load_adapter(weights_path)
         else:

@@ -78,6 +78,7 @@ BLOCKS = {
     ("docs/dataset.md", '"""Look a word'): "run by tests/integration/test_dataset.py",
     ("docs/chat-templates.md", "[rollout.format]"): "the same keys are in recipes/tool-calls.toml, which tests load",
     ("docs/models.md", "gymfleet plan"): "run for this machine by tests/integration/test_memory_plan.py",
+    ("docs/models.md", "[rollout]"): "the same key is in the recipe of tests/integration/test_image_loop.py",
     ("docs/models.md", "scripts/gpu-check.sh"): "not run without a GPU; --smoke is by test_gpu_check.py",
     ("docs/lora.md", "gymfleet train"): "not run: trains for minutes; tests load both recipes",
     ("docs/lora.md", "[model]"): "loaded by tests/unit/contracts/test_recipe.py",

@@ -6,9 +6,10 @@ from outside can stand for an image.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol
 
-from gymfleet_contracts.conversation import MessageImage
+from gymfleet_contracts.observation import ImageFile
 
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 
@@ -21,34 +22,48 @@ class Seeing(Protocol):
     token: str
     """The image token, as the tokenizer spells it."""
 
-    def num_tokens(self, image: MessageImage) -> int:
+    def num_tokens(self, image: ImageFile) -> int:
         """Return how many image tokens an image is."""
 
 
-def shown_in(template: ChatTemplate, text: str, images: Sequence[MessageImage], seeing: Seeing | None) -> str:
+class MarkedImage(NamedTuple):
+    """An image that a text has a mark for."""
+
+    mark: str
+    token: str
+    """The image token."""
+    num_tokens: int
+
+
+def marked(images: Sequence[ImageFile], seeing: Seeing | None) -> tuple[MarkedImage, ...]:
+    """Return the images of a text that has their own marks. Raises UnusableTemplate where nothing sees them."""
+    if images and seeing is None:
+        raise UnusableTemplate("it shows images, and this model reads text alone")
+    return tuple(MarkedImage(one.mark, seeing.token, seeing.num_tokens(one)) for one in images if seeing is not None)
+
+
+def shown_in(template: ChatTemplate, text: str, images: Sequence[MarkedImage]) -> str:
     """Return a rendered text with the image tokens of its images in the place of their marks.
 
-    Raises UnusableTemplate where there are images and nothing sees them, or the template writes none, or not as often
-    as they are shown.
+    Raises UnusableTemplate where the template writes no images, or not as often as they are shown.
     """
     if not images:
         return text
-    if seeing is None:
-        raise UnusableTemplate("it shows images, and this model reads text alone")
-    before, behind = _around(template, seeing.token)
     parts, rest = [], text
     for image in images:
+        before, behind = around(template, image.token)
         part, mark, rest = rest.partition(image.mark)
         if not mark:
             raise UnusableTemplate(f"the chat template leaves out {image.mark}, or writes images in another order")
-        parts += [part, before, seeing.token * seeing.num_tokens(image), behind]
+        parts += [part, before, image.token * image.num_tokens, behind]
     if any(image.mark in rest for image in images):
         raise UnusableTemplate("the chat template writes the mark of an image twice, or another message has it")
     return "".join([*parts, rest])
 
 
-def _around(template: ChatTemplate, token: str) -> tuple[str, str]:
-    """Return what the template writes around the image token of an image."""
+@lru_cache(maxsize=64)
+def around(template: ChatTemplate, token: str) -> tuple[str, str]:
+    """Return what the template writes around the image token of an image. Raises UnusableTemplate."""
     image, words = {"type": "image"}, {"type": "text", "text": _TEXT}
     try:
         without, shown = (_before(template, parts) for parts in ([words], [image, words]))

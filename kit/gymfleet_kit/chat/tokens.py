@@ -14,14 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from gymfleet_contracts.conversation import MadeCall, Message, MessageImage
+from gymfleet_contracts.conversation import MadeCall, Message
+from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.reply_format import ModelReply
 from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
 from gymfleet_contracts.session import Tool, ToolCall
 
 from gymfleet_kit.chat.calls import CALL_ID, KEYS
 from gymfleet_kit.chat.dialect import ANSWER, REPLY, Dialect, Ending, answer_to, declared, plain
-from gymfleet_kit.chat.images import Seeing, shown_in
+from gymfleet_kit.chat.images import MarkedImage, Seeing, around, marked, shown_in
 from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 from gymfleet_kit.chat.thinking import KEEPING, dialect_that
 from gymfleet_kit.chat.tokenizer import ModelTokenizer
@@ -53,7 +54,7 @@ class Piece:
     learned: bool
     replaces: bool = False
     """The prompt replaces what is before it."""
-    images: tuple[MessageImage, ...] = ()
+    images: tuple[ImageFile, ...] = ()
     """Those that the prompt shows, in order."""
 
 
@@ -131,46 +132,64 @@ class ChatTokens:
         """Return whether each prompt is what the template makes of the whole conversation."""
         return self._options.context == "replaced"
 
-    def _first(self, content: str, instructions: str = "") -> tuple[int, ...]:
-        """Return the prompt of the first turn, up to the start of the reply."""
-        return tuple(self._ids(self._rendered(self._opening(self.defuse(content), self.defuse(instructions)))))
+    def require_images(self, token: str) -> None:
+        """Raise UnusableTemplate where the template does not show an image as one image token."""
+        around(self._template, token)
 
-    def following(self, content: str, *, reply_ended: bool, called: str = "") -> tuple[int, ...]:
+    def _first(self, content: str, instructions: str = "", images: tuple[MarkedImage, ...] = ()) -> tuple[int, ...]:
+        """Return the prompt of the first turn, up to the start of the reply; the content has the marks of images."""
+        text = self._rendered(self._opening(self.defuse(content), self.defuse(instructions)))
+        return tuple(self._ids(shown_in(self._template, text, images)))
+
+    def following(
+        self, content: str, *, reply_ended: bool, called: str = "", images: Sequence[MarkedImage] = ()
+    ) -> tuple[int, ...]:
         """Return the tokens between two replies, led by the missing end token if the reply was cut short.
 
         Args:
             content: what answers the reply.
             reply_ended: whether the reply ended with the token that ends replies of its kind.
             called: the function that the reply called, which the content is the result of; empty for a text.
+            images: those whose marks are in the content, in order.
         """
         content = self.defuse(content)
         affixes = self._affixes.get(called)
-        ids = self._ids(self._delta(content, called) if affixes is None else content.join(affixes))
+        text = self._delta(content, called) if affixes is None else content.join(affixes)
+        ids = self._ids(shown_in(self._template, text, images))
         return tuple(ids) if reply_ended else (self._end_ids[bool(called)], *ids)
 
     def rendered(
-        self, opening: str, instructions: str, said: Sequence[tuple[Sequence[int], str]]
-    ) -> tuple[tuple[int, ...], bool]:
+        self,
+        opening: str,
+        instructions: str,
+        said: Sequence[tuple[Sequence[int], str]],
+        images: Sequence[MarkedImage] = (),
+    ) -> tuple[tuple[int, ...], bool, list[MarkedImage]]:
         """Return the prompt that the template itself writes after some replies, each with what answered it.
 
         Returns:
             What is new, and False, where the template goes on with the tokens before it; else the whole prompt, and
-            True: it replaces them.
+            True: it replaces them. And those of the images whose marks the template left in what is returned.
         """
+
+        def prompt(text: str, *, replaces: bool) -> tuple[tuple[int, ...], bool, list[MarkedImage]]:
+            shown = [one for one in images if one.mark in text]
+            return tuple(self._ids(shown_in(self._template, text, shown))), replaces, shown
+
         messages = self._opening(self.defuse(opening), self.defuse(instructions))
         before = self._rendered(messages)
         for ids, answer in said:
             reply = self._shown(self.read(ids).reply)
             messages = [*messages, self.dialect.message(reply), self._answer(answer, reply)]
         if not said:
-            return tuple(self._ids(before)), True
+            return prompt(before, replaces=True)
         if len(said) > 1:
             before = self._rendered(messages[:-2])
         whole = self._rendered(messages)
         sequence = before + self._tokenizer.decode(said[-1][0])
         if whole.startswith(sequence):
-            return tuple(self._ids(whole[len(sequence) :])), False
-        return tuple(self._ids(whole)), True
+            return prompt(whole[len(sequence) :], replaces=False)
+        return prompt(whole, replaces=True)
 
     def ended(self, response_token_ids: Sequence[int], *, called: bool = False) -> bool:
         """Return whether the reply ended its turn."""
@@ -232,7 +251,7 @@ class ChatTokens:
             new = self._continued(before, text, whole, place, end) if goes_on else whole
             _require_all(messages[begin:place], [one["content"] for one in shown[begin:place]], new, begin)
             images = tuple(image for one in messages[begin if goes_on else 0 : place] for image in one.images)
-            new = shown_in(self._template, new, images, seeing)
+            new = shown_in(self._template, new, marked(images, seeing))
             replaces = bool(before) and not goes_on
             yield Piece(tuple(self._ids(new)), self.write(reply), messages[place].teaches, replaces, images)
             past = told[place]

@@ -60,6 +60,8 @@ class BackendFacts(BaseModel):
     """With `enforce_eager = false` it compiles the model on this machine, which takes a C++ compiler."""
     adapters: bool = False
     """Its engines load adapters, as `[model.lora]` wants."""
+    images: bool = False
+    """Its engines take the images of a request, as `rollout.images = "seen"` wants."""
     sleeps: bool = False
     """Its engines free their memory on request, as `placement.colocated` wants."""
 

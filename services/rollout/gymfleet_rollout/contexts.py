@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from gymfleet_contracts.rollout import GroupRequest
-from gymfleet_contracts.trajectory import Turn
+from gymfleet_contracts.trajectory import PromptImage, Turn
 
 from gymfleet_rollout.inference.base import InferenceError
 from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.seen import Prompted, Seen, ShownImage, marked_text
 from gymfleet_rollout.tree import Node
 
 
@@ -18,43 +19,57 @@ class PromptTooLong(InferenceError):
 class Contexts:
     """Writes the prompts of a group's episodes."""
 
-    def __init__(self, parts: Parts, group: GroupRequest) -> None:
+    def __init__(self, parts: Parts, group: GroupRequest, seen: Seen) -> None:
         self._parts = parts
+        self._seen = seen
         self.max_tokens: Final = min(group.limits.max_context_tokens, parts.policy.max_model_len)
         """Of prompts and replies together."""
 
-    def prompt(self, last: Turn | None, observation: str) -> tuple[int, ...]:
-        """Return what the prompt of an observation adds to the turns before it, of which `last` is the last."""
-        chat = self._parts.chat
+    def prompt(self, last: Turn | None, text: str, shown: Sequence[ShownImage] = ()) -> Prompted:
+        """Return what the prompt of an observation adds to the turns before it, of which `last` is the last.
+
+        The text has the marks of the images that are shown.
+        """
+        chat, images = self._parts.chat, tuple(one.marked for one in shown)
         if last is None:
-            return chat.first(observation, self._instructions)
+            return self._seen.prompted(chat.first(text, self._instructions, images), shown)
         calls = chat.read(last.response_token_ids).reply.calls if self._parts.format.tools else ()
         called = calls[0].name if len(calls) == 1 else ""
-        return chat.following(
-            observation, reply_ended=chat.ended(last.response_token_ids, called=bool(called)), called=called
-        )
+        ended = chat.ended(last.response_token_ids, called=bool(called))
+        token_ids = chat.following(text, reply_ended=ended, called=called, images=images)
+        return self._seen.prompted(token_ids, shown)
 
-    def replacement(self, turns: Sequence[Turn], observation: str) -> tuple[int, ...] | None:
+    def replacement(self, nodes: Sequence[Node], text: str, shown: Sequence[ShownImage] = ()) -> Prompted | None:
         """Return the whole prompt of an observation, where contexts are replaced and the template's own differs from
         what was sampled; None where the turns before it are gone on with.
+
+        Args:
+            nodes: those that lead to it, from the first one on, with it as the last.
+            text: of the observation, with the marks of its images.
+            shown: its images.
         """
-        if not self._parts.chat.replaces or not turns:
+        chat = self._parts.chat
+        if not chat.replaces or len(nodes) < 2:
             return None
-        answers = [*(turn.observation for turn in turns[1:]), observation]
-        said = [(turn.response_token_ids, answer) for turn, answer in zip(turns, answers, strict=True)]
-        token_ids, replaces = self._parts.chat.rendered(turns[0].observation, self._instructions, said)
-        return token_ids if replaces else None
+        told = [*(marked_text(node.observation, node.parts, node.shown) for node in nodes[:-1]), text]
+        turns = [node.turn for node in nodes if node.turn is not None]
+        said = [(turn.response_token_ids, answer) for turn, answer in zip(turns, told[1:], strict=True)]
+        images = [*(image for node in nodes[:-1] for image in node.shown), *shown]
+        token_ids, replaces, left = chat.rendered(told[0], self._instructions, said, [image.marked for image in images])
+        if not replaces:
+            return None
+        return self._seen.prompted(token_ids, [image for image in images if image.marked in left])
 
     @property
     def _instructions(self) -> str:
         instructions = (self._parts.spec.instructions.strip(), self._parts.format.instructions)
         return "\n\n".join(part for part in instructions if part)
 
-    def require_fitting(self, prompt: tuple[int, ...]) -> None:
+    def require_fitting(self, prompt: Prompted) -> None:
         """Raise PromptTooLong for a first prompt that leaves no room for a reply."""
-        if len(prompt) >= self.max_tokens:
+        if len(prompt.token_ids) >= self.max_tokens:
             raise PromptTooLong(
-                f"the first prompt has {len(prompt)} tokens, the context {self.max_tokens}: raise "
+                f"the first prompt has {len(prompt.token_ids)} tokens, the context {self.max_tokens}: raise "
                 "limits.max_context_tokens and the engine's max_model_len"
             )
 
@@ -64,6 +79,18 @@ class Contexts:
             return self._parts.format.complaint
         limit = self._parts.spec.max_action_chars
         return f"Invalid action: it has {len(action)} characters, at most {limit} are allowed."
+
+
+def images_before(node: Node) -> list[tuple[int, PromptImage]]:
+    """Return the images of the sequence that leads to a node, each with where its turn's prompt begins."""
+    found: list[tuple[int, PromptImage]] = []
+    begin = 0
+    for turn in node.turns():
+        if turn.context == "replaced":
+            found, begin = [], 0
+        found += ((begin, image) for image in turn.prompt_images)
+        begin += len(turn.prompt_token_ids) + len(turn.response_token_ids)
+    return found
 
 
 def tokens_before(node: Node) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_kit.retries import Retries
 
 from gymfleet_rollout.inference.base import (
@@ -191,9 +192,11 @@ class EnginePool:
             if isinstance(result, BaseException):
                 raise result
 
-    async def load(self, path: Path) -> None:
+    async def load(self, path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
         """Load weights on every engine; if one load fails, wait for all of them to end before raising."""
-        results = await asyncio.gather(*(load(engine, path) for engine in self._engines), return_exceptions=True)
+        results = await asyncio.gather(
+            *(load(engine, path, on_gpu) for engine in self._engines), return_exceptions=True
+        )
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -266,10 +269,13 @@ async def start(engine: Engine) -> None:
         await engine.start()
 
 
-async def load(engine: Engine, path: Path) -> None:
+async def load(engine: Engine, path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
     """Load weights on an engine. Raises InferenceError for whatever it raises."""
     with _as_inference_error(engine):
-        await engine.load(path)
+        if on_gpu is None:
+            await engine.load(path)
+        else:
+            await engine.load_from_gpu(path, on_gpu)
 
 
 @contextmanager

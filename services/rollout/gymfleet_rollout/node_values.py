@@ -11,6 +11,7 @@ from gymfleet_rollout.budget import Spending
 from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.seen import Seen
 from gymfleet_rollout.tree import Node
 from gymfleet_rollout.unended import unended
 
@@ -21,10 +22,11 @@ _OF_ONE_PLAY: Final = {"node", "parent", "generate_s", "environment_s", "respons
 class NodeValues:
     """Values of nodes by transcript: episodes that went alike so far have one value, which counts once."""
 
-    def __init__(self, parts: Parts, group: GroupRequest, spending: Spending) -> None:
+    def __init__(self, parts: Parts, group: GroupRequest, spending: Spending, seen: Seen) -> None:
         self._parts = parts
         self._group = group
         self._spending = spending
+        self._seen = seen
         self._known: dict[bytes, float] = {}
 
     async def of(self, nodes: Sequence[Node]) -> list[float]:
@@ -36,7 +38,9 @@ class NodeValues:
         asked = {key: node for key, node in zip(transcripts, nodes, strict=True) if key not in self._known}
         self._spending.evaluate(len(asked))
         requests = [
-            ScoreRequest(trajectory=unended(self._group, sample, self._parts, node), reward=reward)
+            ScoreRequest(
+                trajectory=unended(self._group, sample, self._parts, node, self._seen.files(node.turns())), reward=reward
+            )
             for sample, node in enumerate(asked.values())
         ]
         values: list[float] = []

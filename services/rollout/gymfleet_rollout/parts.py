@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.session import EnvironmentSpec
+from gymfleet_kit.chat.image_reader import ImageReader, PlacedImage
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import CheckedFormat
 
@@ -32,7 +33,13 @@ class Sampler(Protocol):
         """Return the limit for the tokens of prompt and reply together."""
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
         """Sample a reply. Raises InferenceError."""
 
@@ -50,3 +57,5 @@ class Parts:
     spec: EnvironmentSpec
     format: CheckedFormat
     evaluator: Evaluator | None = None
+    reader: ImageReader | None = None
+    """What reads images, where the policy is shown them."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
+from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.recipe_sections import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
@@ -16,13 +17,14 @@ from gymfleet_kit.chat.template import UnusableTemplate
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
-from gymfleet_rollout.contexts import Contexts, tokens_before
+from gymfleet_rollout.contexts import Contexts, images_before, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
 from gymfleet_rollout.inference.base import InferenceError
 from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.parts import Parts
-from gymfleet_rollout.replies import Prompt, Replies, next_prompt
+from gymfleet_rollout.replies import Context, Prompt, Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
+from gymfleet_rollout.seen import Prompted, Seen, ShownImage, marked_text
 from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.shown import Beside
 from gymfleet_rollout.table import Table
@@ -53,7 +55,8 @@ class Play:
         self._spending = spending
         self._limits = group.limits
         self._replies = Replies(parts, group, sample, spending)
-        self._contexts = Contexts(parts, group)
+        self._seen = Seen(parts.reader, parts.sessions, group.limits.step_timeout_s)
+        self._contexts = Contexts(parts, group, self._seen)
         self._desk = SessionDesk(parts.sessions, group)
         self._beside = Beside(parts, group)
         self._waiting = Waiting(parts.sessions, parts.spec, group.limits)
@@ -63,7 +66,7 @@ class Play:
         """The newest node of each session, and in a game of each seat."""
         self._tree = TreeRecorder()
         self._values: dict[str, StateValue] = {}
-        self._node_values = NodeValues(parts, group, spending)
+        self._node_values = NodeValues(parts, group, spending, self._seen)
         self._num_opened = 0
         self._closed = False
         self._budget_spent: BudgetSpent | None = None
@@ -89,11 +92,12 @@ class Play:
         self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
         observation = session.observation + beside
-        prompt = self._contexts.prompt(None, observation)
+        shown = await self._noted(self._seen.shown(session.session_id, session.parts))
+        prompt = self._contexts.prompt(None, marked_text(observation, session.parts, shown), shown)
         root = Node(
             id=self._id(0, branch), parent_id=None, depth=0, observation=observation, beside=beside,
             score=session.score, ended=None, task=session.task, session_id=session.session_id, index=0,
-            branch=branch, prompt=prompt, num_tokens=0, parts=session.parts, state_key=session.state_key,
+            branch=branch, prompt=prompt, num_tokens=0, parts=session.parts, shown=shown, state_key=session.state_key,
             sealed=session.sealed,
             table=None if session.game is None else Table(session, session.game),
         )  # fmt: skip
@@ -146,8 +150,8 @@ class Play:
                 beside=node.beside, score=node.score, ended=None, task=node.task,
                 session_id=session.session_id, index=node.index,
                 branch=f"{node.branch}-{node.depth}.{number}", prompt=node.prompt, num_tokens=node.num_tokens,
-                parts=node.parts, state_key=node.state_key, sealed=node.sealed, replacement=node.replacement,
-                turn=node.turn, parent=node.parent, greedy=node.greedy,
+                parts=node.parts, shown=node.shown, state_key=node.state_key, sealed=node.sealed,
+                replacement=node.replacement, turn=node.turn, parent=node.parent, greedy=node.greedy,
             )  # fmt: skip
             self._keep(fork)
             forks.append(fork)
@@ -161,9 +165,9 @@ class Play:
         if self._parts.chat.replaces:
             raise StrategyError('the template writes the contexts: leave out rollout.template.context = "replaced"')
         replacement = self._contexts.prompt(None, text)
-        if len(replacement) >= self._contexts.max_tokens:
+        if len(replacement.token_ids) >= self._contexts.max_tokens:
             raise StrategyError(
-                f"the new prompt has {len(replacement)} tokens, the context {self._contexts.max_tokens}"
+                f"the new prompt has {len(replacement.token_ids)} tokens, the context {self._contexts.max_tokens}"
             )
         node.replacement, node.ended = replacement, None
         self._remember(node)
@@ -182,20 +186,27 @@ class Play:
             raise StrategyError("the context was replaced by a text of the strategy's: put the hint into that")
         prompt = next_prompt(node)
         if hint:
-            hinted = f"{node.observation}\n\n{hint}"
-            replacement = self._contexts.replacement(node.turns(), hinted)
+            hinted = f"{marked_text(node.observation, node.parts, node.shown)}\n\n{hint}"
+            replacement = self._contexts.replacement(node.path(), hinted, node.shown)
             if replacement is not None:
                 prompt = Prompt(replacement, 0, replaces=True)
             else:
-                prompt = Prompt(self._contexts.prompt(node.turn, hinted), node.num_tokens, replaces=False)
+                prompt = Prompt(self._contexts.prompt(node.turn, hinted, node.shown), node.num_tokens, replaces=False)
         room = self._contexts.max_tokens - prompt.num_tokens
         if room < 1:
             raise StrategyError(
                 f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
             )
         max_tokens = min(room, self._limits.max_response_tokens)
-        context = [*([] if prompt.replaces else tokens_before(node)), *prompt.token_ids]
+        context = await self._context(node, prompt)
         return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
+
+    async def _context(self, node: Node, prompt: Prompt) -> Context:
+        """Return all that the policy is given before its reply to a node."""
+        before = [] if prompt.replaces else tokens_before(node)
+        images = [] if prompt.replaces or self._parts.reader is None else images_before(node)
+        images += ((len(before), image) for image in prompt.added.images)
+        return Context([*before, *prompt.added.token_ids], await self._seen.placed(images))
 
     async def demonstrate(self, node: Node) -> Reply | None:
         """Return the expert's reply to a node, or None where there is none, which ends the episode."""
@@ -271,12 +282,15 @@ class Play:
             }  # fmt: skip
         what |= {"action": action, "format_valid": reply.parsed.well_formed and not refusal}
         turn = self._turn(node, reply, environment_s=seconds, **what)
+        shown: tuple[ShownImage, ...] = ()
         if result is None:
             observation, beside = refusal or self._contexts.complaint(action), node.beside
         else:
-            beside = "" if _ended(result) else await self._shown(node.session_id, node.index + 1)
+            over = _ended(result)
+            beside = "" if over else await self._shown(node.session_id, node.index + 1)
+            shown = () if over else await self._noted(self._seen.shown(node.session_id, result.parts))
             observation = result.observation
-        return self._moved(node, reply, turn, observation + beside, result, beside)
+        return self._moved(node, reply, turn, observation + beside, result, beside, shown)
 
     def answer(self, node: Node, reply: Reply, text: str) -> Node:
         """Reply to the policy with a text, instead of carrying out its reply, and return the node it leads to."""
@@ -387,7 +401,11 @@ class Play:
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
         cut = leaf.ended is not None and leaf.ended.cut_by_recipe and leaf.depth > 0
-        return leaf.prompt[: self._contexts.max_tokens] if cut else ()
+        return leaf.prompt.token_ids[: self._contexts.max_tokens] if cut else ()
+
+    def files(self, turns: Sequence[Turn]) -> tuple[ImageFile, ...]:
+        """Return the files of the images that the prompts of turns show."""
+        return self._seen.files(turns)
 
     async def close(self) -> None:
         """Close every session. What was left running behind can open no more."""
@@ -458,6 +476,7 @@ class Play:
             role=reply.role,
             context="replaced" if reply.replaces and node.depth else "continued",
             prompt_token_ids=reply.prompt,
+            prompt_images=reply.images,
             response_token_ids=reply.token_ids,
             response_logprobs=reply.logprobs,
             policy_versions=reply.versions,
@@ -475,7 +494,14 @@ class Play:
         return turn
 
     def _moved(
-        self, node: Node, reply: Reply, turn: Turn, observation: str, result: StepResult | None, beside: str
+        self,
+        node: Node,
+        reply: Reply,
+        turn: Turn,
+        observation: str,
+        result: StepResult | None,
+        beside: str,
+        shown: tuple[ShownImage, ...] = (),
     ) -> Node:
         """Return the node that a turn leads to."""
         node.moved_on = True
@@ -483,10 +509,10 @@ class Play:
         child = Node(
             id=self._id(depth, node.branch), parent_id=node.id, depth=depth, observation=observation, beside=beside,
             score=node.score if result is None else result.score, ended=_ended(result), task=node.task,
-            session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=(),
+            session_id=node.session_id, index=node.index + (result is not None), branch=node.branch, prompt=Prompted(),
             seat=node.seat, table=node.table,
             num_tokens=(0 if replaced else node.num_tokens) + len(reply.prompt) + len(reply.token_ids),
-            parts=() if result is None else result.parts,
+            parts=() if result is None else result.parts, shown=shown,
             state_key=node.state_key if result is None else result.state_key, sealed=node.sealed,
             turn=turn, parent=node, context=[] if replaced else tokens_before(node),
             greedy=node.greedy or reply.greedy,
@@ -496,8 +522,9 @@ class Play:
         context += reply.prompt
         context += reply.token_ids
         if child.ended is None:
-            child.prompt = self._contexts.prompt(turn, child.observation)
-            child.replacement = self._contexts.replacement(child.turns(), child.observation)
+            text = marked_text(child.observation, child.parts, shown)
+            child.prompt = self._contexts.prompt(turn, text, shown)
+            child.replacement = self._contexts.replacement(child.path(), text, shown)
             if depth >= self._limits.max_turns:
                 child.ended = FinishReason.MAX_TURNS
             elif next_prompt(child).num_tokens >= self._contexts.max_tokens:

@@ -25,6 +25,7 @@ from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Tool
 from gymfleet_contracts.trajectory import Status, Trajectory
+from gymfleet_kit.chat.image_reader import ImageReader
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.formats import FormatFailed
@@ -98,6 +99,7 @@ class Player:
         max_episodes: how many episodes are in flight at once; further ones wait here.
         plugins: strategies that requests may name beyond those that are installed.
         evaluator: values the nodes of strategies that ask for it.
+        reader: reads images for the model, or says why it sees none.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Player:
         max_episodes: int,
         plugins: Sequence[str] = (),
         evaluator: Evaluator | None = None,
+        reader: ImageReader | str = "this service reads no images",
     ) -> None:
         self._policy = policy
         self._chat = chat
@@ -122,6 +125,7 @@ class Player:
         self._entrance = asyncio.Lock()
         self._plugins = plugins
         self._evaluator = evaluator
+        self._reader = reader
         self._kinds: dict[str, type[Strategy[Any]]] = {}
 
     def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
@@ -152,10 +156,22 @@ class Player:
         return self._kinds[reference]
 
     def _chat_of(self, group: GroupRequest, tools: tuple[Tool, ...]) -> ChatTokens:
+        """Return the chat template as a group wants it used. Raises RefusedTemplate."""
         try:
-            return self._chat.under(group.roles, group.template, tools)
+            chat = self._chat.under(group.roles, group.template, tools)
+            if (reader := self._reader_for(group)) is not None:
+                chat.require_images(reader.token)
         except UnusableTemplate as error:
             raise RefusedTemplate(str(error)) from None
+        return chat
+
+    def _reader_for(self, group: GroupRequest) -> ImageReader | None:
+        """Return what reads the images of a group's episodes, where they are seen. Raises RefusedTemplate."""
+        if group.images == "text":
+            return None
+        if isinstance(self._reader, str):
+            raise RefusedTemplate(f'rollout.images = "seen": {self._reader}')
+        return self._reader
 
     async def play(
         self, group: GroupRequest, samples: Sequence[int], deliver: Deliver, deliver_tree: DeliverTree | None = None
@@ -263,11 +279,10 @@ class Player:
             return trajectories, False
         except Exception as error:  # noqa: BLE001 - a strategy is a program from outside
             failure = _reason(error, unit, deadline)
-        newest = play.newest if play is not None else None
         status = _status(failure)
         size = None if facts.by_sample else group.num_samples
         trajectories = [
-            failed(group, sample, attempt, failure, status, newest, group_size=size) for sample in unit.samples
+            failed(group, sample, attempt, failure, status, play, group_size=size) for sample in unit.samples
         ]
         return trajectories, isinstance(failure, _HOPELESS)
 
@@ -275,7 +290,7 @@ class Player:
         spec = await self._environments.spec(group.task.env)
         reply_format = self._formats.get(group.format).with_tools(spec.tools)
         chat = self._chat_of(group, reply_format.tools)
-        return Parts(self._policy, chat, self._sessions, spec, reply_format, self._evaluator)
+        return Parts(self._policy, chat, self._sessions, spec, reply_format, self._evaluator, self._reader_for(group))
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:

@@ -19,6 +19,7 @@ from gymfleet_contracts.rollout import EngineProbe, ProbeSample, Sampling, Stage
 from gymfleet_contracts.rollout import Policy as PolicyState
 from gymfleet_contracts.trajectory import VersionSpan
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.chat.image_reader import PlacedImage
 from gymfleet_kit.shared_weights import SHARED_MEMORY
 
 from gymfleet_rollout import metrics
@@ -71,6 +72,7 @@ class Policy:
         base_path: the directory with the weights of version 0.
         vocab_size: every token id is smaller than this.
         sleep_mode: the engines can sleep.
+        sees_images: prompts may show images.
         max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
         received_dir: where versions lie that the trainer sends.
     """
@@ -86,6 +88,7 @@ class Policy:
         vocab_size: int,
         max_lora_rank: int = 0,
         sleep_mode: bool = False,
+        sees_images: bool = False,
         received_dir: Path = SHARED_MEMORY,
     ) -> None:
         self._engines = EnginePool(engines, dtype=dtype, vocab_size=vocab_size, revive=self._revive)
@@ -96,6 +99,7 @@ class Policy:
         self._base_path = base_path
         self._max_lora_rank = max_lora_rank
         self._sleep_mode = sleep_mode
+        self._sees_images = sees_images
         self._live = 0
         self._live_path = base_path
         self._staged: _Staged | None = None
@@ -145,6 +149,7 @@ class Policy:
             max_lora_rank=self._max_lora_rank,
             tokens_generated=self._tokens_generated,
             tokens_sampled=self._tokens_sampled,
+            sees_images=self._sees_images,
             sleep_mode=self._sleep_mode,
             asleep=self._sleep.is_held,
         )
@@ -206,7 +211,13 @@ class Policy:
             raise NotReady(str(error)) from error
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
         """Sample a reply, and continue it across a change of weights if one happens meanwhile.
 
@@ -220,8 +231,9 @@ class Policy:
         empty = 0
         while empty < _MAX_EMPTY:
             part, version = await self._continue(
-                prompt + token_ids, max_tokens - len(token_ids), _resumed(sampling, len(token_ids)), stop_token_ids
-            )
+                prompt + token_ids, max_tokens - len(token_ids), _resumed(sampling, len(token_ids)), stop_token_ids,
+                images,
+            )  # fmt: skip
             if part.token_ids:
                 token_ids += part.token_ids
                 logprobs += part.logprobs
@@ -236,7 +248,12 @@ class Policy:
         raise InferenceError(f"the engine answered {empty} times with neither a token nor the end of the reply")
 
     async def _continue(
-        self, prompt: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage],
     ) -> tuple[Continuation, int]:
         """Return the result of one engine call, and the version whose weights sampled all of its tokens.
 
@@ -251,7 +268,7 @@ class Policy:
             # Nothing is awaited from here until the request is in the engine's queue, so the version cannot change.
             version = self._live
             try:
-                request = GenerationRequest(prompt, max_tokens, sampling, stop_token_ids, cache_salt=str(version))
+                request = GenerationRequest(prompt, max_tokens, sampling, stop_token_ids, str(version), images)
                 part = await self._engines.generate(engine, request, self._count_sampled)
             except EngineDown as error:
                 self._engines.mark_down(engine, error)
@@ -451,7 +468,7 @@ class Policy:
             # was not reset would show in the probe; and the answers let a refusal be verified.
             baseline = await self._engines.ask(prompts, body.probe_max_tokens, GREEDY, str(self._live))
             loading = time.perf_counter()
-            await self._engines.load(path)
+            await self._engines.load(path, body.on_gpu)
             update_s = time.perf_counter() - loading
             answers = await self._engines.ask(prompts, body.probe_max_tokens, Sampling(), str(body.version))
         except BaseException:

@@ -57,6 +57,7 @@ def recorded(
             selected=chosen == "selected",
             rejected=chosen == "rejected",
             final_prompt_token_ids=play.final_prompt(leaf),
+            images=play.files(leaf.turns()),
             group_size=group_size,
         )
         for sample, (leaf, chosen) in zip(samples, play.exported, strict=False)
@@ -69,16 +70,18 @@ def failed(
     attempt: Attempt,
     failure: Exception,
     status: Status,
-    newest: Node | None = None,
+    play: Play | None = None,
     *,
     group_size: int | None = None,
 ) -> Trajectory:
     """Return the record of a failure, with the turns before it where the sample was played by itself."""
+    newest = None if play is None else play.newest
     turns = tuple(newest.turns()) if newest is not None and group_size is None else ()
+    images = () if play is None else play.files(turns)
     error = f"{type(failure).__name__}: {failure}"[:_MAX_ERROR_CHARS]
     return _trajectory(
         group, sample, attempt, newest, turns=turns, status=status, finish_reason=FinishReason.ERROR, error=error,
-        group_size=group_size,
+        group_size=group_size, images=images,
     )  # fmt: skip
 
 

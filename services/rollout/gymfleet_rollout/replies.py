@@ -10,11 +10,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.trajectory import AGENT, ReplyEnd, VersionSpan
+from gymfleet_kit.chat.image_reader import PlacedImage
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import Spending
 from gymfleet_rollout.inference.base import Generation, InferenceError
 from gymfleet_rollout.parts import Parts
+from gymfleet_rollout.seen import Prompted
 from gymfleet_rollout.tree import Node, Reply
 
 _SEED_SPACE: Final = 2**62
@@ -24,14 +26,14 @@ T = TypeVar("T")
 class Prompt(NamedTuple):
     """What a prompt adds to the tokens before it, which it may replace."""
 
-    token_ids: tuple[int, ...]
+    added: Prompted
     num_before: int
     replaces: bool
 
     @property
     def num_tokens(self) -> int:
         """Return the number of tokens with those before it."""
-        return self.num_before + len(self.token_ids)
+        return self.num_before + len(self.added.token_ids)
 
 
 def next_prompt(node: Node) -> Prompt:
@@ -39,6 +41,17 @@ def next_prompt(node: Node) -> Prompt:
     if node.replacement is not None:
         return Prompt(node.replacement, 0, replaces=True)
     return Prompt(node.prompt, node.num_tokens, replaces=False)
+
+
+class Context(NamedTuple):
+    """All that the policy is given before its reply."""
+
+    token_ids: list[int]
+    images: list[PlacedImage]
+
+    def followed_by(self, token_ids: Sequence[int]) -> "Context":
+        """Return the context with more tokens behind it."""
+        return Context([*self.token_ids, *token_ids], self.images)
 
 
 class Replies:
@@ -55,7 +68,7 @@ class Replies:
         self,
         node: Node,
         prompt: Prompt,
-        context: list[int],
+        context: Context,
         count: int,
         max_tokens: int,
         role: str,
@@ -80,7 +93,7 @@ class Replies:
         return replies
 
     async def _reply(
-        self, node: Node, prompt: Prompt, context: list[int], max_tokens: int, draw: int, role: str, *, greedy: bool
+        self, node: Node, prompt: Prompt, context: Context, max_tokens: int, draw: int, role: str, *, greedy: bool
     ) -> Reply:
         sampling = self._sampling(node, draw)
         if greedy:
@@ -97,7 +110,7 @@ class Replies:
         )
         return replace(reply, greedy=greedy)
 
-    async def _generated(self, context: list[int], max_tokens: int, sampling: Sampling) -> Generation:
+    async def _generated(self, context: Context, max_tokens: int, sampling: Sampling) -> Generation:
         """Return a reply, cut off where it thinks for longer than the template's options allow."""
         chat, limit = self._parts.chat, self._group.template.max_reasoning_tokens
         if limit is None or limit >= max_tokens or chat.thoughts_end_id is None:
@@ -113,15 +126,19 @@ class Replies:
         if sampling.seed is not None:
             sampling = sampling.model_copy(update={"seed": sampling.seed + num_thoughts})
         rest = await self._sampled_by_policy(
-            [*context, *thoughts.token_ids], max_tokens - num_thoughts, sampling, chat.stop_token_ids
+            context.followed_by(thoughts.token_ids), max_tokens - num_thoughts, sampling, chat.stop_token_ids
         )
         return thoughts.followed_by(rest)
 
     async def _sampled_by_policy(
-        self, context: list[int], max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self, context: Context, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
     ) -> Generation:
         generation: Generation = await self._parts.policy.generate(
-            context, max_tokens=max_tokens, sampling=sampling, stop_token_ids=stop_token_ids
+            context.token_ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop_token_ids=stop_token_ids,
+            images=context.images,
         )
         _require_sound(generation)
         return generation
@@ -144,8 +161,8 @@ class Replies:
             parsed = parsed.if_cut()
             metrics.CUT_REPLIES.inc()
         return Reply(
-            node.id, said.text, parsed, token_ids, logprobs, prompt.token_ids, prompt.replaces, versions, end, seconds,
-            role, num_reasoning_tokens=said.num_reasoning_tokens,
+            node.id, said.text, parsed, token_ids, logprobs, prompt.added.token_ids, prompt.added.images,
+            prompt.replaces, versions, end, seconds, role, num_reasoning_tokens=said.num_reasoning_tokens,
         )  # fmt: skip
 
     def _sampling(self, node: Node, draw: int) -> Sampling:

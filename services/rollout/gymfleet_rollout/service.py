@@ -12,6 +12,7 @@ import structlog
 from gymfleet_client.rest import GatewayClient
 from gymfleet_client.stream import SessionStream
 from gymfleet_kit.app import NotReady
+from gymfleet_kit.chat.image_reader import ImageReader, SeesNothing
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_kit.streams import connect, disconnect
 from redis.exceptions import RedisError
@@ -131,11 +132,12 @@ class RolloutService:
     ) -> None:
         try:
             await self._model_built()
-            policy, chat = await self._start_policy()
+            policy, chat, reader = await self._start_policy()
             output = Output(self._redis, max_len=self._settings.max_raw_backlog)
             player = Player(
                 policy, chat, sessions, Environments(gateway), Formats(self._settings.plugins),
                 max_episodes=self._settings.max_episodes, plugins=self._settings.plugins, evaluator=evaluator,
+                reader=reader,
             )  # fmt: skip
             gate = VersionGate(self._redis, policy)
             await gate.look()
@@ -157,10 +159,11 @@ class RolloutService:
             await asyncio.sleep(_MODEL_POLL_S)
         self._reason = "the engine is starting"
 
-    async def _start_policy(self) -> tuple[Policy, ChatTokens]:
+    async def _start_policy(self) -> tuple[Policy, ChatTokens, ImageReader | str]:
         began = time.perf_counter()
         settings, model_path = self._settings, find_model(str(self._model.path))
         chat = await asyncio.to_thread(ChatTokens.load, model_path)
+        reader = await asyncio.to_thread(_reader, model_path, self._backend)
         self._replicas = Replicas(self._backend, engine_config(settings, model_path))
         policy = Policy(
             await self._replicas.first(),
@@ -171,14 +174,16 @@ class RolloutService:
             vocab_size=vocab_size(model_path),
             max_lora_rank=settings.max_lora_rank,
             sleep_mode=settings.sleep_mode,
+            sees_images=isinstance(reader, ImageReader),
             received_dir=settings.received_dir,
         )
         await policy.start()
         # torch and vLLM leave about a million objects that live as long as the process. If every
         # full collection went through them, it would stop the event loop for a second.
         gc.freeze()
-        log.info("engine.started", backend=settings.backend, seconds=round(time.perf_counter() - began, 2))
-        return policy, chat
+        seconds, unseeing = round(time.perf_counter() - began, 2), reader if isinstance(reader, str) else ""
+        log.info("engine.started", backend=settings.backend, seconds=seconds, sees_no_images_because=unseeing)
+        return policy, chat, reader
 
     async def _work(self, policy: Policy, gate: VersionGate, worker: RolloutWorker, stop: asyncio.Event) -> None:
         """Take groups until stopped. If the policy fails they are given back, so that another process can play them."""
@@ -194,6 +199,16 @@ class RolloutService:
             for task in (working, failed, *watching):
                 task.cancel()
             await asyncio.gather(working, failed, *watching, return_exceptions=True)
+
+
+def _reader(model: Path, backend: InferenceBackend[Any]) -> ImageReader | str:
+    """Return what reads images for a model, or why its policy sees none."""
+    if not backend.facts.images:
+        return "engines of this backend are given text alone: take embedded"
+    try:
+        return ImageReader(model)
+    except SeesNothing as error:
+        return str(error)
 
 
 def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:

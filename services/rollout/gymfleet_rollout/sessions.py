@@ -50,6 +50,9 @@ class Sessions(Protocol):
     ) -> AdmissibleActions:
         """Return the actions that are possible after `index` steps."""
 
+    async def image(self, session_id: str, sha256: str, *, timeout_s: float = ...) -> bytes:
+        """Return an image of the session's last observation."""
+
     async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = ...) -> str:
         """Return the action that a call of one of the environment's tools spells."""
 

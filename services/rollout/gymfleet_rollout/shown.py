@@ -22,10 +22,10 @@ class Beside:
     def require_possible(self) -> None:
         """Raise StrategyError where the environment cannot show what is wanted, or shows what no policy sees."""
         can, wanted = self._parts.spec.capabilities, self._group
-        if self._parts.spec.images == "only":
+        if self._parts.spec.images == "only" and wanted.images == "text":
             raise StrategyError(
-                f"{wanted.task.env} shows images alone, and policies are played with text: give the environment the "
-                'option observation = "both", or leave it out'
+                f"{wanted.task.env} shows images alone, and the policy is shown text: give the environment the option "
+                'observation = "both", or rollout.images = "seen"'
             )
         if wanted.actions.shown and not can.admissible_actions:
             raise StrategyError(f"{wanted.task.env} does not list its actions: leave out actions.shown")

@@ -37,6 +37,7 @@ from gymfleet_contracts.session import (
     Tool,
 )
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
+from gymfleet_kit.chat.image_reader import PlacedImage
 from gymfleet_kit.chat.tokens import Said
 from gymfleet_kit.plugins import PluginError
 
@@ -122,9 +123,15 @@ class _World:
         return _SPEC
 
     async def generate(
-        self, prompt: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
-        del stop_token_ids
+        del stop_token_ids, images
         self.used["model_calls"] += 1
         await asyncio.sleep(0)
         action = random.Random(sampling.seed).choice(("up", "up", "down"))

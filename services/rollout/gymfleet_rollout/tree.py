@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from gymfleet_contracts.observation import Part
 from gymfleet_contracts.reply_format import ParsedReply
 from gymfleet_contracts.session import TaskRef
-from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Turn, VersionSpan
+from gymfleet_contracts.trajectory import FinishReason, PromptImage, ReplyEnd, Turn, VersionSpan
 
+from gymfleet_rollout.seen import Prompted, ShownImage
 from gymfleet_rollout.table import Table
 
 
@@ -23,6 +24,8 @@ class Reply:
     """As the engine gave them; None when an expert wrote it."""
     prompt: tuple[int, ...]
     """The tokens that were new in its prompt, those of a hint among them."""
+    images: tuple[PromptImage, ...]
+    """Where that shows images."""
     replaces: bool
     """Whether the prompt replaced the context that the node had."""
     versions: tuple[VersionSpan, ...]
@@ -65,12 +68,14 @@ class Node:
     index: int
     """Steps that the session has taken."""
     branch: str
-    prompt: tuple[int, ...]
+    prompt: Prompted
     """What the next prompt adds; empty where the environment ended the episode."""
     num_tokens: int
     """In the prompts and replies of the sequence that leads here."""
     parts: tuple[Part, ...] = ()
     """The observation in full, where it is more than text."""
+    shown: tuple[ShownImage, ...] = ()
+    """Those of its images that the policy sees."""
     seat: str | None = None
     """The player of a game whose node it is."""
     table: Table | None = None
@@ -81,7 +86,7 @@ class Node:
     """The environment's key of the state; None where the group did not ask for keys, or there is none."""
     sealed: str | None = None
     """What the environment told the reward service alone when the episode began."""
-    replacement: tuple[int, ...] | None = None
+    replacement: Prompted | None = None
     """The whole next prompt, where it replaces the context."""
     turn: Turn | None = None
     """The turn that led here."""
@@ -104,6 +109,13 @@ class Node:
     def seats(self) -> tuple[str, ...]:
         """Return the players of the game; none where the environment is no game."""
         return () if self.table is None else self.table.seats
+
+    def path(self) -> "list[Node]":
+        """Return the nodes that lead here, from the first one on, with this as the last."""
+        nodes = [self]
+        while (before := nodes[-1].parent) is not None:
+            nodes.append(before)
+        return nodes[::-1]
 
     def turns(self) -> list[Turn]:
         """Return the turns that lead here, the first one first."""

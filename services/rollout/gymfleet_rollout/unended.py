@@ -1,5 +1,6 @@
 """The episode up to a node, for what scores it there."""
 
+from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import EXPERT, FinishReason, PolicyRef, Status, Trajectory, trajectory_id
 
@@ -7,8 +8,13 @@ from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.tree import Node
 
 
-def unended(group: GroupRequest, sample: int, parts: Parts, node: Node) -> Trajectory:
-    """Return the episode that ends at a node: as it ended there, or else as if the strategy had stopped."""
+def unended(
+    group: GroupRequest, sample: int, parts: Parts, node: Node, images: tuple[ImageFile, ...] = ()
+) -> Trajectory:
+    """Return the episode that ends at a node: as it ended there, or else as if the strategy had stopped.
+
+    `images` are the files of what its prompts show.
+    """
     turns = tuple(node.turns())
     versions = [span.version for turn in turns for span in turn.policy_versions]
     by_expert = any(turn.response_logprobs is None for turn in turns)
@@ -31,6 +37,7 @@ def unended(group: GroupRequest, sample: int, parts: Parts, node: Node) -> Traje
         format=group.format.name,
         format_version=parts.format.version,
         turns=turns,
+        images=images,
         final_observation=node.observation,
         status=Status.COMPLETED if ended is FinishReason.TERMINATED else Status.TRUNCATED,
         score=node.score,

@@ -133,7 +133,7 @@ def test_a_replaced_context_is_the_templates_own(file: Path, tools: bool, thinki
         reply, answer = turn(place, tools=tools, thinks=chat.dialect.thinks)
         said.append((chat.write(reply), answer))
 
-        new, replaces = chat.rendered("A room.", "Look around.", said)
+        new, replaces, _ = chat.rendered("A room.", "Look around.", said)
 
         context = list(new) if replaces else [*context, *said[-1][0], *new]
         if reasoning == "kept":
@@ -184,7 +184,7 @@ def test_data_with_calls_are_the_tokens_of_an_episode_in_which_the_same_was_call
         said.append((chat.write(reply), answer))
         played.append((prompt, said[-1][0]))
         if context == "replaced":
-            prompt, _ = chat.rendered("A room.", "", said)
+            prompt, *_ = chat.rendered("A room.", "", said)
         else:
             prompt = chat.following(answer, reply_ended=True, called="act" if calls else "")
 

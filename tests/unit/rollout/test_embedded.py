@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_rollout.inference.base import (
     Continuation,
     EngineConfig,
@@ -56,7 +57,8 @@ class CountingCore:
     def abort(self, request_ids: Sequence[str]) -> None:
         self.aborted += request_ids
 
-    def load(self, weights_path: Path) -> None:
+    def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
+        assert on_gpu is None
         if weights_path.name == "bad":
             raise ValueError("no such tensor")
         self.loaded.append(weights_path)

@@ -34,6 +34,7 @@ from gymfleet_contracts.session import (
     TaskRef,
 )
 from gymfleet_contracts.trajectory import FinishReason, ReplyEnd, Status, Trajectory, sampled_by
+from gymfleet_kit.chat.image_reader import PlacedImage
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, Generation, InferenceError
@@ -71,7 +72,13 @@ class ScriptedPolicy:
         return asyncio.timeout(seconds)
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
         self.calls.append((tuple(prompt_token_ids), max_tokens, sampling))
         await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from gymfleet_contracts.rollout import (
 )
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import ReplyEnd, Reward, ScoredTrajectory, Status, Trajectory, sampled_by
+from gymfleet_kit.chat.image_reader import PlacedImage
 from gymfleet_kit.chat.tokens import ChatTokens
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
@@ -50,7 +51,13 @@ class Policy(ScriptedPolicy):
         """Of a reply that was stopped on the way."""
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], *, max_tokens: int, sampling: Sampling, stop_token_ids: tuple[int, ...]
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_token_ids: tuple[int, ...],
+        images: Sequence[PlacedImage] = (),
     ) -> Generation:
         self.contexts.append(list(prompt_token_ids))
         self.calls.append((tuple(prompt_token_ids), max_tokens, sampling))

@@ -112,7 +112,7 @@ async def test_hints_are_shown_to_a_share_of_the_steps(probability: float) -> No
     [
         (Specs(capabilities=Capabilities(deterministic=True, expert=True)), {"actions": SHOWN}, "does not list its"),
         (Specs(capabilities=Capabilities(deterministic=True)), {"hint_probability": 0.5}, "has no expert that could"),
-        (Specs(images="only"), {}, "shows images alone, and policies are played with text: give the environment the"),
+        (Specs(images="only"), {}, "shows images alone, and the policy is shown text: give the environment the option"),
         (Specs(seats=("white", "black")), {"actions": SHOWN}, "is a game: neither actions nor hints are shown"),
     ],
 )

@@ -10,15 +10,15 @@ from typing import Any
 import PIL.Image
 import pytest
 import torch
-from gymfleet_contracts.conversation import Conversation, Message, MessageImage
-from gymfleet_contracts.observation import MAX_IMAGE_BYTES
+from gymfleet_contracts.conversation import Conversation, Message
+from gymfleet_contracts.observation import MAX_IMAGE_BYTES, ImageFile
 from gymfleet_contracts.rollout import TemplateOptions
+from gymfleet_kit.chat.image_reader import MAX_SIDE
 from gymfleet_kit.data.arrow import encoded
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import converter_of
 from gymfleet_kit.data.tables import rows
 from gymfleet_trainer.errors import TrainerError
-from gymfleet_trainer.learning.images import MAX_SIDE
 from gymfleet_trainer.model.batching import pack
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.run.conversations import render
@@ -101,11 +101,11 @@ def test_image_tokens_are_as_many_as_the_processor_makes_and_none_is_trained(mod
     trained = [token for token, taught in zip(sequence.token_ids, sequence.loss_mask, strict=True) if taught]
     assert tokenizer.decode(trained) == "Red.<|im_end|>"
     pad = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    assert [(image.grid, image.end - image.start) for image in sequence.images] == [((4, 4), 4), ((4, 8), 8)]
+    assert [(image.grid, image.end - image.start) for image in sequence.seen] == [((4, 4), 4), ((4, 8), 8)]
     assert all(set(sequence.token_ids[image.start : image.end]) == {pad} for image in sequence.images)
     mean = (torch.tensor([200, 30, 90]) / 255 - 0.5) / 0.25
     wanted = mean.repeat_interleave(2 * 14 * 14).expand(16, -1)
-    torch.testing.assert_close(sequence.images[0].patches, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(sequence.seen[0].patches, wanted, atol=1e-5, rtol=0)
 
 
 def test_later_turns_show_images_too(model: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_context_that_is_replaced_shows_all_of_its_images_again(tmp_path: Path
 
     first, second = render([one], model, 4096, TemplateOptions(context="replaced")).sequences
 
-    assert [image.grid for image in first.images] == [(4, 4)]
-    assert [image.grid for image in second.images] == [(4, 4), (4, 8)]
+    assert [image.grid for image in first.seen] == [(4, 4)]
+    assert [image.grid for image in second.seen] == [(4, 4), (4, 8)]
     decoded = build_tokenizer(extra_tokens=MARKS).decode(second.token_ids)
     assert decoded.count("<|im_start|>user!") == 1
     assert decoded.count("<|image_pad|>") == 4 + 8
@@ -242,7 +242,7 @@ def test_a_film_is_refused(model: Path) -> None:
     ],
 )
 def test_an_image_has_one_mark_in_what_a_user_shows(messages: dict[str, str], told: str) -> None:
-    image = MessageImage.model_validate({"media_type": "image/png", "content": base64.b64encode(SMALL).decode()})
+    image = ImageFile.model_validate({"media_type": "image/png", "content": base64.b64encode(SMALL).decode()})
 
     with pytest.raises(ValidationError, match=told):
         Message.model_validate(
@@ -253,7 +253,7 @@ def test_an_image_has_one_mark_in_what_a_user_shows(messages: dict[str, str], to
 def test_what_sees_no_images_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     one = conversation(record(part(SMALL)))
     text = written(tmp_path / "text", kind="gemma3")
-    with pytest.raises(TrainerError, match="the family 'gemma3' are trained with text alone; images are seen by"):
+    with pytest.raises(TrainerError, match="the family 'gemma3' read text alone; images are seen by"):
         render([one], text, 4096)
 
     missing = written(tmp_path / "missing")

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from gymfleet_kit.chat.image_reader import SEEING
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states
-from gymfleet_trainer.model.vision import SEEING, SeenImage, features_of, positions_of, prepare
+from gymfleet_trainer.model.vision import SeenImage, features_of, positions_of, prepare
 
 from tests.fixtures.small_models import small_model
 
@@ -40,8 +41,8 @@ def reference(model: Any, one: TrainSequence) -> torch.Tensor:
     """(L,) log-probabilities of a row's tokens by transformers, 0 where none is trained."""
     ids = torch.tensor([one.token_ids])
     seen = {
-        "pixel_values": torch.cat([image.patches for image in one.images]),
-        "image_grid_thw": torch.tensor([(1, *image.grid) for image in one.images]),
+        "pixel_values": torch.cat([image.patches for image in one.seen]),
+        "image_grid_thw": torch.tensor([(1, *image.grid) for image in one.seen]),
         "mm_token_type_ids": (ids == IMAGE).int(),
     } if one.images else {}  # fmt: skip
     logits = model(input_ids=ids, use_cache=False, **seen).logits[0]
@@ -134,10 +135,10 @@ def test_positions_are_those_of_transformers(kind: str) -> None:
     ids = torch.tensor([one.token_ids])
 
     wanted, _ = model.model.get_rope_index(
-        ids, (ids == IMAGE).int(), image_grid_thw=torch.tensor([(1, *image.grid) for image in one.images])
+        ids, (ids == IMAGE).int(), image_grid_thw=torch.tensor([(1, *image.grid) for image in one.seen])
     )
 
-    assert positions_of(len(one.token_ids), one.images).equal(wanted[:, 0])
+    assert positions_of(len(one.token_ids), one.seen).equal(wanted[:, 0])
 
 
 def test_positions_worked_out_by_hand() -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gymfleet_contracts.conversation import MessageImage
+from gymfleet_contracts.observation import ImageFile
 from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import UnusableRecord, field
@@ -12,7 +12,7 @@ from gymfleet_kit.data.converter import UnusableRecord, field
 _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|webp));base64,")
 
 
-def shown_in(parts: Sequence[JsonValue]) -> tuple[str, tuple[MessageImage, ...]]:
+def shown_in(parts: Sequence[JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
     """Return a content's text, with a mark in the place of each image, and the images. Raises `UnusableRecord`."""
     texts, images = [], []
     for part in parts:
@@ -26,7 +26,7 @@ def shown_in(parts: Sequence[JsonValue]) -> tuple[str, tuple[MessageImage, ...]]
     return "".join(texts), tuple(images)
 
 
-def parts_of(content: str, images: Sequence[MessageImage]) -> list[JsonValue]:
+def parts_of(content: str, images: Sequence[ImageFile]) -> list[JsonValue]:
     """Return a content with marks as parts."""
     parts: list[JsonValue] = []
     for image in images:
@@ -37,13 +37,13 @@ def parts_of(content: str, images: Sequence[MessageImage]) -> list[JsonValue]:
     return parts + ([{"type": "text", "text": content}] if content else [])
 
 
-def _image(given: JsonValue) -> MessageImage:
+def _image(given: JsonValue) -> ImageFile:
     url = given.get("url") if isinstance(given, dict) else given
     found = _DATA.match(url) if isinstance(url, str) else None
     if not isinstance(url, str) or found is None:
         raise UnusableRecord("image_url: a PNG, JPEG or WebP as a data: URL in base64 is wanted; nothing is fetched")
     try:
-        return MessageImage.model_validate({"media_type": found[1], "content": url[found.end() :]})
+        return ImageFile.model_validate({"media_type": found[1], "content": url[found.end() :]})
     except ValueError as error:
         told = " ".join(str(error).split())
         raise UnusableRecord(f"image_url: {told:.200}") from None

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from gymfleet_contracts.conversation import Message, MessageImage, Role
+from gymfleet_contracts.conversation import Message, Role
+from gymfleet_contracts.observation import ImageFile
 from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import UnusableRecord, field
@@ -136,7 +137,7 @@ class Messages(KeyedChat[MessagesOptions]):
             found.pop("tools", None)
         return found
 
-    def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[MessageImage, ...]]:
+    def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
         parts = given.get(self.options.content)
         return shown_in(parts) if isinstance(parts, list) else (field(given, self.options.content, str), ())
 

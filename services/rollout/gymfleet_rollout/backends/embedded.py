@@ -7,7 +7,7 @@ from gymfleet_rollout.inference.embedded import EmbeddedEngine
 class Embedded(InferenceBackend[BackendOptions]):
     """vLLM's engine inside the rollout process, in a thread of its own."""
 
-    facts = BackendFacts(compiles=True, adapters=True, sleeps=True)
+    facts = BackendFacts(compiles=True, adapters=True, images=True, sleeps=True)
 
     def engine(self, replica: str, config: EngineConfig) -> EmbeddedEngine:
         """Return the one engine."""

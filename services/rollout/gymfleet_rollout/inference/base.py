@@ -14,6 +14,8 @@ from typing import Final, Literal
 from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.trajectory import VersionSpan
+from gymfleet_contracts.weights import WeightsOnGpu
+from gymfleet_kit.chat.image_reader import PlacedImage
 
 FinishReason = Literal["stop", "length"]
 REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
@@ -49,6 +51,8 @@ class GenerationRequest:
     sampling: Sampling
     stop_token_ids: tuple[int, ...]
     cache_salt: str
+    images: Sequence[PlacedImage] = ()
+    """What stands at the prompt's image tokens, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,17 @@ class Engine(ABC):
 
         Raises WeightsRejected, EngineDown or EngineDied.
         """
+
+    async def load_from_gpu(self, weights_path: Path, on_gpu: WeightsOnGpu) -> None:
+        """Do as `load`, with the bytes of the directory's buckets from the memory of a GPU. One that has no such method
+        of its own cannot.
+
+        The memory is the trainer's, and is not read after this returns. Raises as `load`.
+        """
+        del weights_path, on_gpu
+        raise WeightsRejected(
+            f'the engine {self.name} reads weights from files alone: publish.transfer = "cuda_ipc" is for vLLM'
+        )
 
     async def sleep(self) -> None:
         """Free the memory of weights and cache until `wake`. Call it with no request in flight.

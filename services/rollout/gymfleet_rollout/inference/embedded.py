@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
+from gymfleet_contracts.weights import WeightsOnGpu
 
 from gymfleet_rollout.inference.base import (
     REPLY_ENDS,
@@ -111,10 +112,16 @@ class EmbeddedEngine(Engine):
 
     async def load(self, weights_path: Path) -> None:
         """See `Engine.load`."""
+        await self._load(weights_path, None)
 
+    async def load_from_gpu(self, weights_path: Path, on_gpu: WeightsOnGpu) -> None:
+        """See `Engine.load_from_gpu`."""
+        await self._load(weights_path, on_gpu)
+
+    async def _load(self, weights_path: Path, on_gpu: WeightsOnGpu | None) -> None:
         def load(core: Core) -> None:
             try:
-                core.load(weights_path)
+                core.load(weights_path, on_gpu)
             except Exception as error:
                 raise WeightsRejected(f"{weights_path}: {error}") from error
 

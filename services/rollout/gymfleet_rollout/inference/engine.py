@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.weights import WeightsOnGpu
+from gymfleet_kit.chat.image_reader import PlacedImage, sees_images
 
 from gymfleet_rollout.inference.base import EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.manifest import require_loaded
@@ -39,8 +41,8 @@ class Core(Protocol):
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests, which then give no further output."""
 
-    def load(self, weights_path: Path) -> None:
-        """Replace the weights and drop every cached block."""
+    def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
+        """Replace the weights, by those of the directory or its bytes on a GPU, and drop every cached block."""
 
     def sleep(self) -> None:
         """Free the memory of weights and cached blocks. Call it without requests."""
@@ -82,6 +84,7 @@ def build_core(config: EngineConfig) -> "VllmCore":
     from vllm.platforms import current_platform  # noqa: PLC0415 - after the environment
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415 - after the environment
 
+    sees = sees_images(config.model)
     torch.set_num_threads(config.threads)
     arguments = EngineArgs(
         model=str(config.model),
@@ -96,7 +99,8 @@ def build_core(config: EngineConfig) -> "VllmCore":
         block_size=config.block_size,
         seed=config.seed,
         enable_prefix_caching=True,
-        skip_tokenizer_init=True,
+        skip_tokenizer_init=not sees,  # what reads images is made with one, although nothing is asked of it
+        mm_device_do_normalize=False,  # patches are the trainer's, which are normalised
         # Not Mistral's own form, where that lies beside this one: versions are published in this one.
         config_format="hf",
         load_format="safetensors",
@@ -142,6 +146,44 @@ def _params(sampling: Sampling, max_tokens: int, stop: tuple[int, ...]) -> Any:
     )
 
 
+def features_of(images: Sequence[PlacedImage], cache_salt: str) -> list[Any]:
+    """Return images as vLLM's own front half hands them to its core, with our patches in the place of its own.
+
+    Embeddings of images are kept by name, and other weights would have others: a name is of one `cache_salt`.
+    """
+    if not images:
+        return []
+    import torch  # noqa: PLC0415 - after the environment
+    from vllm.multimodal.inputs import (  # noqa: PLC0415 - heavy
+        MultiModalFeatureSpec,
+        MultiModalFieldConfig,
+        MultiModalKwargsItems,
+        PlaceholderRange,
+    )
+
+    found = []
+    for placed in images:
+        image = placed.image
+        data = {
+            "pixel_values": torch.from_numpy(image.patches),
+            "image_grid_thw": torch.tensor([[1, *image.grid]]),
+        }
+        fields = {
+            "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", torch.tensor([len(image.patches)])),
+            "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
+        }
+        (item,) = MultiModalKwargsItems.from_hf_inputs(data, fields)["image"]
+        found.append(
+            MultiModalFeatureSpec(
+                data=item,
+                modality="image",
+                identifier=f"{cache_salt}/{image.sha256}",
+                mm_position=PlaceholderRange(offset=placed.start, length=image.num_tokens),
+            )
+        )
+    return found
+
+
 class VllmCore:
     """The running engine."""
 
@@ -170,7 +212,7 @@ class VllmCore:
             self._request_type(
                 request_id=request_id,
                 prompt_token_ids=list(request.prompt_token_ids),
-                mm_features=None,
+                mm_features=features_of(request.images, request.cache_salt) or None,
                 sampling_params=params,
                 pooling_params=None,
                 arrival_time=0.0,
@@ -191,10 +233,11 @@ class VllmCore:
         if request_ids:
             self._core.abort_requests(list(request_ids))
 
-    def load(self, weights_path: Path) -> None:
+    def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
         """See `Core.load`."""
         if self._engine.vllm_config.lora_config is None:
-            require_loaded(self._engine.collective_rpc("load_policy", args=(str(weights_path),)))
+            where = "" if on_gpu is None else on_gpu.model_dump_json()
+            require_loaded(self._engine.collective_rpc("load_policy", args=(str(weights_path), where)))
         else:
             self._load_adapter(weights_path)
         if not self._core.reset_prefix_cache():

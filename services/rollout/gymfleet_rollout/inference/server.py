@@ -28,6 +28,7 @@ import aiohttp
 import msgspec
 import structlog
 from gymfleet_contracts.rollout import Sampling
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_kit.retries import Retries
 
 from gymfleet_rollout.inference.base import (
@@ -263,6 +264,13 @@ class ServerEngine(Engine):
 
     async def load(self, weights_path: Path) -> None:
         """See `Engine.load`."""
+        await self._load(weights_path, None)
+
+    async def load_from_gpu(self, weights_path: Path, on_gpu: WeightsOnGpu) -> None:
+        """See `Engine.load_from_gpu`."""
+        await self._load(weights_path, on_gpu)
+
+    async def _load(self, weights_path: Path, on_gpu: WeightsOnGpu | None) -> None:
         label = secrets.token_hex(8)
         self._epoch += 1  # requests aborted from here on are not the server's fault
         await self._request("POST", "/pause", params={"mode": "abort"})
@@ -270,7 +278,10 @@ class ServerEngine(Engine):
             if self._lora_rank:
                 await self._load_adapter(weights_path, label)
             else:
-                answer = await self._rpc("load_policy", {"weights_path": str(weights_path)}, timeout_s=_LOAD_TIMEOUT_S)
+                where = "" if on_gpu is None else on_gpu.model_dump_json()
+                answer = await self._rpc(
+                    "load_policy", {"weights_path": str(weights_path), "on_gpu": where}, timeout_s=_LOAD_TIMEOUT_S
+                )
                 require_loaded(msgspec.json.decode(answer, type=_Loaded).results)
             reply = await self._request("POST", "/reset_prefix_cache")
             if not msgspec.json.decode(reply, type=_Reset).success:

@@ -8,9 +8,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from gymfleet_contracts.weights import WeightsOnGpu
 from gymfleet_kit.shared_weights import is_shared
 
 from gymfleet_rollout.inference.base import WeightsRejected
+from gymfleet_rollout.inference.gpu_weights import synchronise, tensors_on_gpu
 from gymfleet_rollout.inference.manifest import require_intact
 
 _RELOADING = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
@@ -31,8 +33,9 @@ class PolicyLoader:
 
     model_runner: Any
 
-    def load_policy(self, weights_path: str) -> dict[str, int | str]:
-        """Load Hugging Face safetensors from a directory, overwriting the weights in place.
+    def load_policy(self, weights_path: str, on_gpu: str = "") -> dict[str, int | str]:
+        """Load Hugging Face safetensors from a directory, overwriting the weights in place; with `on_gpu`, a
+        `WeightsOnGpu` as JSON, their bytes come from there.
 
         Returns `{"refused": why}`, with the weights as they were, if they are not those that its manifest says: an
         exception of a worker says nothing through a vLLM server.
@@ -52,8 +55,12 @@ class PolicyLoader:
 
         if is_shared(Path(weights_path)) and not Path(weights_path).is_dir():
             return {"refused": f"{weights_path} is not in the shared memory that the engine sees"}
+        tensors = None
         try:
-            require_intact(Path(weights_path))
+            if on_gpu:
+                tensors = tensors_on_gpu(Path(weights_path), WeightsOnGpu.model_validate_json(on_gpu))
+            else:
+                require_intact(Path(weights_path))
         except WeightsRejected as error:
             return {"refused": str(error)}
         _RELOADING.addFilter(_UNFOUNDED)  # adding it again changes nothing
@@ -61,7 +68,11 @@ class PolicyLoader:
         for method in (getattr(module, "quant_method", None) for module in modules):
             if isinstance(method, UnquantizedFusedMoEMethod) and current_platform.is_cpu():
                 method.moe_kernel = None
-        self.model_runner.reload_weights(weights_path=weights_path)
+        if tensors is None:
+            self.model_runner.reload_weights(weights_path=weights_path)
+        else:
+            self.model_runner.reload_weights(weights_iterator=tensors)
+            synchronise()
         num_heads = 0
         for module in modules:
             if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):

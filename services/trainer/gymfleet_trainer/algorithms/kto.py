@@ -129,4 +129,8 @@ def _spliced(row: TrainSequence, other: TrainSequence, longest: int) -> TrainSeq
     token_ids = [*prompt, *other.token_ids[rest]][:longest]
     mask = [*([False] * len(prompt)), *other.loss_mask[rest]][:longest]
     nothing = [0.0] * len(token_ids)
-    return TrainSequence(token_ids, mask, nothing, nothing, 0, row.trajectory_id, unit=row.unit)
+    begin, shift = rest.start, len(prompt) - rest.start
+    shown = [image for image in row.images if image.end <= len(prompt)]
+    shown += [replace(image, start=image.start + shift) for image in other.images if image.start >= begin]
+    images = tuple(image for image in shown if image.end <= len(token_ids))
+    return TrainSequence(token_ids, mask, nothing, nothing, 0, row.trajectory_id, unit=row.unit, images=images)

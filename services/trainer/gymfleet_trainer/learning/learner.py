@@ -28,6 +28,7 @@ from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.background_write import BackgroundWrite
 from gymfleet_trainer.learning.checkpoint_files import Kept, begin_kept, read_states, write_kept
 from gymfleet_trainer.learning.engine import UpdateEngine
+from gymfleet_trainer.learning.images import LazyReader
 from gymfleet_trainer.learning.novelty import Novelty
 from gymfleet_trainer.learning.options import (
     GenerativeJudgeOptions,
@@ -76,6 +77,7 @@ class LocalLearner:
     def __init__(self, recipe: Recipe, source: str, references: Path, ranks: Ranks | None = None) -> None:
         self._recipe = recipe
         self._source = source
+        self._images = LazyReader(source)
         self._references = references
         self._ranks = ranks
         self._device = device_of(recipe.trainer_device)
@@ -140,7 +142,8 @@ class LocalLearner:
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
     ) -> list[TrainSequence]:
         """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
-        return [row for scored in trajectories for row in sequences_from_trajectory(scored, roles=roles)]
+        rows = (row for scored in trajectories for row in sequences_from_trajectory(scored, roles=roles))
+        return self._images.rows(rows)
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -169,14 +172,15 @@ class LocalLearner:
                 [Sample(scored, staleness(scored.trajectory.policy.version_min) or 0, self._roles) for scored in group]
                 for group in episodes
             ]
-            return engine.update([row for group in samples for row in engine.algorithm.rows(group)]) | told
+            rows = [row for group in samples for row in engine.algorithm.rows(group)]
+            return engine.update(self._images.rows(rows)) | told
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train on one batch of rows that a stage made itself, as its algorithm says."""
         self._stand_still()
         engine = self._engine()
         with blamed(engine.algorithm):
-            return engine.update(rows)
+            return engine.update(self._images.rows(rows))
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""

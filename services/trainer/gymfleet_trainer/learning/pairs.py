@@ -221,6 +221,7 @@ def _cut(row: TrainSequence, start: int, end: int) -> TrainSequence:
         final_prompt_token_ids=None,
         fields={name: values[:end] for name, values in row.fields.items()},
         turns=tuple(takewhile(lambda span: span.end <= end, row.turns)),
+        images=tuple(takewhile(lambda image: image.end <= end, row.images)),
     )
 
 

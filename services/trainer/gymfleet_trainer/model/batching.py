@@ -7,12 +7,13 @@ and nothing is tokenised again. Sequences are packed end to end without padding;
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
+from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.trajectory import ScoredTrajectory, StateValue, Turn
 from torch import Tensor
 
@@ -45,6 +46,21 @@ class TurnSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadImage:
+    """An image in a row, whose file was not decoded yet."""
+
+    start: int
+    """The first of its image tokens."""
+    num_tokens: int
+    file: ImageFile
+
+    @property
+    def end(self) -> int:
+        """Return where its tokens end, exclusive."""
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class TrainSequence:
     """A row: a sequence of tokens that the policy was sampled from, in flat lists with one entry per token.
 
@@ -65,7 +81,8 @@ class TrainSequence:
 
     `turns` are those whose tokens the row holds, in order; none where a row is no episode's.
 
-    `images` are what stands at the row's image tokens, in order.
+    `images` are what stands at the row's image tokens, in order. Those of episodes are files, until `learning.images`
+    reads them: rows with files are not packed.
     """
 
     token_ids: list[int]
@@ -79,7 +96,7 @@ class TrainSequence:
     unit: str | None = None
     temperature: float | None = None
     turns: tuple[TurnSpan, ...] = ()
-    images: tuple[SeenImage, ...] = ()
+    images: tuple[SeenImage | UnreadImage, ...] = ()
 
     def __post_init__(self) -> None:
         length = len(self.token_ids)
@@ -120,6 +137,14 @@ class TrainSequence:
         """Return a copy with more fields; one of a name that is there is replaced."""
         return replace(self, fields={**self.fields, **fields})
 
+    @property
+    def seen(self) -> tuple[SeenImage, ...]:
+        """Return its images. Raises ValueError where one was not read."""
+        seen = tuple(image for image in self.images if isinstance(image, SeenImage))
+        if len(seen) < len(self.images):
+            raise ValueError(f"{self.trajectory_id}: its images are files that nobody read")
+        return seen
+
     def mask(self) -> Tensor:
         """Return the (L,) bool mask of the tokens with a loss; the first token never has one."""
         mask = torch.tensor(self.loss_mask)
@@ -142,18 +167,28 @@ def sequences_from_trajectory(
     name = trajectory.trajectory_id
     if reward is not None and len(reward.token_rewards) != len(trajectory.turns):
         raise ValueError(f"{name}: {len(reward.token_rewards)} rows of token rewards for {len(trajectory.turns)} turns")
+    files = {file.sha256: file for file in trajectory.images}
     rows = []
     first = 0
     for turns in trajectory.sequences():
         rewards = None if reward is None else reward.token_rewards[first : first + len(turns)]
         row = _sequence(turns, rewards, name, first=first, staleness=staleness, roles=roles)
-        rows.append(replace(row, temperature=trajectory.temperature))
+        rows.append(replace(row, temperature=trajectory.temperature, images=tuple(_images(turns, files))))
         first += len(turns)
     if roles is not None and any(turn.role not in roles for turn in trajectory.turns):
         _credit(rows)
     if rows and trajectory.finish_reason.cut_by_recipe:
         rows[-1] = replace(rows[-1], final_prompt_token_ids=list(trajectory.final_prompt_token_ids))
     return rows
+
+
+def _images(turns: Sequence[Turn], files: Mapping[str, ImageFile]) -> Iterator[UnreadImage]:
+    """Yield the images that the prompts of a sequence show."""
+    before = 0
+    for turn in turns:
+        for image in turn.prompt_images:
+            yield UnreadImage(before + image.start, image.num_tokens, files[image.sha256])
+        before += len(turn.prompt_token_ids) + len(turn.response_token_ids)
 
 
 def _sequence(
@@ -434,12 +469,12 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
     loss_mask = torch.tensor(list(chain.from_iterable(s.loss_mask for s in segments)), dtype=torch.bool)
     loss_mask[torch.tensor(starts[:-1])] = False
     trained = loss_mask.nonzero().flatten()
-    images = packed_images([segment.images for segment in segments], starts[:-1])
+    images = packed_images([segment.seen for segment in segments], starts[:-1])
     return PackedBatch(
         tokens=torch.tensor(list(chain.from_iterable(s.token_ids for s in segments)), dtype=torch.int64),
         positions=torch.tensor(list(chain.from_iterable(map(range, lengths))), dtype=torch.int64)
         if images is None
-        else torch.cat([positions_of(len(one.token_ids), one.images) for one in segments], dim=1),
+        else torch.cat([positions_of(len(one.token_ids), one.seen) for one in segments], dim=1),
         cu_seqlens=torch.tensor(starts, dtype=torch.int32),
         loss_mask=loss_mask,
         behaviour_logprobs=_floats((s.behaviour_logprobs for s in segments), dtype),

@@ -15,12 +15,17 @@ READING: Final = (
 
 def keep_files(source: str, directory: Path, patterns: tuple[str, ...] = GENERATION + READING) -> None:
     """Copy the files of a model, a directory or hub id, to a directory, over those that transformers wrote there."""
-    place = Path(source)
-    if not place.is_dir():
-        from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone
-
-        place = Path(snapshot_download(source, allow_patterns=list(patterns)))
+    place = files_of(source, patterns)
     for pattern in patterns:
         for path in place.glob(pattern):
             if path.is_file():
                 shutil.copyfile(path, directory / path.name)
+
+
+def files_of(source: str, patterns: tuple[str, ...]) -> Path:
+    """Return where such files of a model lie, a directory or hub id."""
+    if (place := Path(source)).is_dir():
+        return place
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone
+
+    return Path(snapshot_download(source, allow_patterns=list(patterns)))

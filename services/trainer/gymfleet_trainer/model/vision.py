@@ -8,15 +8,13 @@ The text behind it goes on after the largest. The families of Qwen2-VL have it s
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Protocol
 
 import torch
+from gymfleet_kit.chat.image_reader import SEEING
 from torch import Tensor
 
 from gymfleet_trainer.errors import UnsupportedModel
-
-SEEING: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-"""The families whose images the trainer computes, by the `model_type` of their configs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,18 @@ class SeenImage:
         return self.start + self.size[0] * self.size[1]
 
 
+class Placed(Protocol):
+    """What stands at a run of tokens in a row."""
+
+    @property
+    def start(self) -> int:
+        """Return its first token."""
+
+    @property
+    def end(self) -> int:
+        """Return where its tokens end, exclusive."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackedImages:
     """The images of a packed batch, in the order of their tokens."""
@@ -77,7 +87,7 @@ class Features:
     """(V, hidden) each, which are added behind the first layers; Qwen3-VL has some."""
 
 
-def require_in_order(images: Sequence[SeenImage], length: int, name: str) -> None:
+def require_in_order(images: Sequence[Placed], length: int, name: str) -> None:
     """Raise ValueError for images that do not follow one another within a row's tokens."""
     bounds = [0, *chain.from_iterable((image.start, image.end) for image in images), length]
     if bounds != sorted(bounds):

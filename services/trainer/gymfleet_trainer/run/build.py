@@ -22,11 +22,12 @@ from gymfleet_client.stream import SessionStream
 from gymfleet_contracts.recipe import MODEL_BUILT, Recipe
 from gymfleet_contracts.recipe_sections import EnvironmentSection, ScratchModel
 from gymfleet_contracts.session import EnvironmentSpec, OpenSession
+from gymfleet_kit.chat.image_reader import SEEING
 from gymfleet_kit.formats import CheckedFormat, format_of
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
 
-from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures
+from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures, UnsupportedModel
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
 from gymfleet_trainer.settings import TrainerSettings
 
@@ -55,11 +56,18 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
 
 
 def require_model(recipe: Recipe) -> None:
-    """Raise UnsupportedModel for a recipe that names a model which the trainer cannot compute, or none."""
+    """Raise UnsupportedModel for a recipe that names a model which the trainer cannot compute, or none; or one that
+    does not see what it is shown.
+    """
     if recipe.model.path is not None:
         from gymfleet_trainer.model.families import examine  # noqa: PLC0415 - transformers takes seconds to import
 
-        examine(recipe.model.path, context=recipe.inference.max_model_len)
+        family = examine(recipe.model.path, context=recipe.inference.max_model_len).config.model_type
+        if recipe.rollout.images == "seen" and family not in SEEING:
+            raise UnsupportedModel(
+                f'rollout.images = "seen", and models of the family {family!r} read text alone; images are seen by '
+                f"{', '.join(SEEING)}"
+            )
 
 
 def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:

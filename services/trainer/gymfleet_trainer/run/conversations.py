@@ -7,12 +7,13 @@ from pathlib import Path
 from gymfleet_contracts.conversation import Conversation, Message
 from gymfleet_contracts.data_records import Preference
 from gymfleet_contracts.rollout import MessageRoles, TemplateOptions
+from gymfleet_kit.chat.image_reader import BadImage
 from gymfleet_kit.chat.template import UnusableTemplate
 from gymfleet_kit.chat.tokenizer import UnusableTokenizer
 from gymfleet_kit.chat.tokens import AS_IT_IS, ChatTokens
 
 from gymfleet_trainer.errors import TrainerError
-from gymfleet_trainer.learning.images import BadImage, LazyReader
+from gymfleet_trainer.learning.images import LazyReader
 from gymfleet_trainer.learning.pairs import Found, LeftOut, Side, pair_of
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.model.vision import SeenImage

@@ -257,6 +257,7 @@ class GroupPlanner:
             format=self._recipe.format_of(env),
             roles=self._recipe.rollout.roles,
             template=self._recipe.rollout.template,
+            images=self._recipe.rollout.images,
             actions=self._recipe.actions_of(env),
             sampling=sampling,
             limits=self._recipe.limits_of(env, step),

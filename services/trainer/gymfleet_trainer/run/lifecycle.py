@@ -284,12 +284,17 @@ async def _services(
             f"after {settings.services_timeout_s:g} s: {missing}; put that right and run the same command again"
         ) from None
     _require_engines_for(recipe, await endpoint.present())
-    return [await _environment(env, settings) for env in recipe.environments]
+    specs = [await _environment(env, settings) for env in recipe.environments]
+    if recipe.rollout.images == "seen" and not any(spec.images for spec in specs):
+        raise RecipeError(
+            f'rollout.images = "seen", and no environment shows images: {", ".join(spec.name for spec in specs)}'
+        )
+    return specs
 
 
 def _require_engines_for(recipe: Recipe, present: Mapping[str, Policy]) -> None:
     """Raise RecipeError if engines were started for other versions than the run publishes: whole weights, or adapters;
-    or cannot sleep where they must.
+    or cannot sleep where they must, or see no images where they must.
 
     One that joins later refuses what it cannot load, and is left out.
     """
@@ -299,6 +304,11 @@ def _require_engines_for(recipe: Recipe, present: Mapping[str, Policy]) -> None:
             raise RecipeError(
                 f"placement.colocated has engines sleep, and those of {url} were not started for it: start the rollout "
                 "service with this recipe, or with GYMFLEET_ROLLOUT_SLEEP_MODE=true"
+            )
+        if recipe.rollout.images == "seen" and not policy.sees_images:
+            raise RecipeError(
+                f'rollout.images = "seen", and the policy of {url} sees no images: that wants inference.backend = '
+                '"embedded" and a model with its preprocessor_config.json; the service says which as it starts'
             )
         if rank <= policy.max_lora_rank and bool(rank) == bool(policy.max_lora_rank):
             continue

@@ -75,6 +75,11 @@ class Reinforce(Stage[ReinforceStageOptions]):
             raise RecipeError(
                 f"{self.table}.critic.warmup_steps: all {options.steps} steps would train the critic alone; give fewer"
             )
+        if recipe.rollout.images == "seen" and Need.CRITIC in self.algorithm.needs:
+            raise RecipeError(
+                f"{self.table}.algorithm: the critic of {options.algorithm} reads text alone, and rollout.images is "
+                '"seen": give an algorithm without one, such as grpo'
+            )
         if recipe.placement.colocated and options.max_staleness > 0:
             raise RecipeError(
                 f"{self.table}.max_staleness = {options.max_staleness} has episodes played during an update, and with "

@@ -10,6 +10,7 @@ from gymfleet_trainer.distributed.ray_settings import ADDRESS
 from gymfleet_trainer.model.families import config_of, empty_model
 from gymfleet_trainer.publish.transfers.base import Transfer
 from gymfleet_trainer.publish.transfers.broadcast import Broadcast
+from gymfleet_trainer.publish.transfers.cuda_ipc import CudaIpc
 from gymfleet_trainer.publish.transfers.disk import Disk
 from gymfleet_trainer.publish.transfers.shared_memory import SharedMemory
 
@@ -37,4 +38,6 @@ def transfer_of(recipe: Recipe, weights: Path, run_id: str, source: str) -> Tran
         return SharedMemory(run_id, numbers * dtype.itemsize)
     if recipe.publish.transfer == "broadcast":
         return Broadcast(weights)
+    if recipe.publish.transfer == "cuda_ipc" and recipe.model.lora is None:
+        return CudaIpc(weights)
     return Disk(weights)
