@@ -168,6 +168,8 @@ def _rows(scored: ScoredTrajectory) -> list[_Row]:
     trajectory = scored.trajectory
     if not any(turn.response_token_ids for turn in trajectory.turns):
         raise DataError(f"{trajectory.trajectory_id} has no tokens of its own model: there is nothing to train on")
+    if trajectory.images:
+        raise DataError(f"{trajectory.trajectory_id} shows images, for which a batch has no place")
     rows, begin = [], 0
     for place, turns in enumerate(trajectory.sequences()):
         rows.append(_Row(scored, place, [(begin + number, turn) for number, turn in enumerate(turns)]))

@@ -8,24 +8,31 @@ from typing import Any
 import pytest
 import torch
 from gymfleet_contracts.observation import ImagePart, Part, TextPart, image_mark
+from gymfleet_contracts.recipe import RecipeError
 from gymfleet_contracts.reward import RewardSpec
-from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, TemplateOptions
+from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, StrategySpec, TemplateOptions
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, OpenSession, Session, StepResult, TaskRef
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status, Trajectory, sampled_by
 from gymfleet_kit.chat.image_reader import ImageReader, PlacedImage
 from gymfleet_kit.chat.tokens import ChatTokens
+from gymfleet_kit.data.chunks import DataError
+from gymfleet_kit.data.dataproto import batch_of
 from gymfleet_rollout.errors import RefusedTemplate
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import Generation
 from gymfleet_rollout.player import Player
-from gymfleet_trainer.errors import TrainerError
+from gymfleet_trainer.errors import TrainerError, UnsupportedModel
 from gymfleet_trainer.learning.images import LazyReader
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.run.build import require_model
+from gymfleet_trainer.run.group_planner import GroupPlanner
+from gymfleet_trainer.run.plan import stages_of
 from pydantic import ValidationError
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
-from tests.models import build_tokenizer
+from tests.fixtures.scored import make_recipe
+from tests.models import build_tiny_model, build_tokenizer
 from tests.unit.rollout.test_episode import Door, ScriptedPolicy
 from tests.unit.trainer.test_image_conversations import MARKS, TEMPLATE, picture, written
 
@@ -353,3 +360,49 @@ async def test_a_record_without_the_files_of_its_images_is_none(model: Path) -> 
     turn = {**given["turns"][0], "prompt_images": [{**given["turns"][0]["prompt_images"][0], "start": 10_000}]}
     with pytest.raises(ValidationError, match="must follow one another within"):
         Trajectory.model_validate({**given, "turns": [turn]})
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"model": {"scratch": {}}}, "a model from scratch reads text alone: give model.path"),
+        ({"trainer": {"workers": 2}}, "is learned from by one worker, and trainer.workers is 2"),
+    ],
+)
+def test_recipes_that_could_not_see_are_refused(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=f'rollout.images = "seen".*{why}'):
+        make_recipe(rollout={"images": "seen"}, **more)
+
+
+def test_a_model_that_reads_text_alone_is_refused_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    text = build_tiny_model(tmp_path / "text", tie_embeddings=True, seed=0)
+    limits = {"max_context_tokens": 256}
+    seen: dict[str, Any] = {"rollout": {"images": "seen", "limits": limits}, "inference": {"max_model_len": 256}}
+
+    require_model(make_recipe(model={"path": str(model)}, **seen))
+    with pytest.raises(UnsupportedModel, match=r'images = "seen", and models of the family .qwen3. read text alone'):
+        require_model(make_recipe(model={"path": str(text)}, **seen))
+
+
+def test_algorithms_with_a_critic_are_refused() -> None:
+    seen: dict[str, Any] = {"rollout": {"images": "seen"}}
+
+    stages_of(make_recipe(**seen))
+    with pytest.raises(RecipeError, match=r"stages\.reinforce\.algorithm: the critic of ppo reads text alone"):
+        stages_of(make_recipe(rl={"algorithm": "ppo"}, **seen))
+
+
+def test_groups_are_asked_for_as_the_recipe_says() -> None:
+    for images in ("text", "seen"):
+        planner = GroupPlanner(make_recipe(rollout={"images": images}), "run", {"maze": {"train": 4, "test": 2}})
+        env = planner._recipe.environments[0]
+        task = OpenSession(env="maze", task_index=0)
+        request = planner._request("g", env, task, 1, "train", StrategySpec(), Sampling())
+        assert request.images == images
+
+
+async def test_episodes_with_images_are_no_batch_of_tokens_alone(model: Path) -> None:
+    trajectory, _ = await played(model, Gallery(), turns=1)
+
+    with pytest.raises(DataError, match="r/g/0 shows images, for which a batch has no place"):
+        batch_of([ScoredTrajectory(trajectory=trajectory, reward=None)])
