@@ -39,7 +39,8 @@ class NodeValues:
         self._spending.evaluate(len(asked))
         requests = [
             ScoreRequest(
-                trajectory=unended(self._group, sample, self._parts, node, self._seen.files(node.turns())), reward=reward
+                trajectory=unended(self._group, sample, self._parts, node, self._seen.files(node.turns())),
+                reward=reward,
             )
             for sample, node in enumerate(asked.values())
         ]

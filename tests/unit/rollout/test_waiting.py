@@ -62,8 +62,8 @@ class Leaning(ScriptedPolicy):
 
     ways = (CHAT.reply(LEFT), CHAT.reply(RIGHT))
 
-    async def generate(self, prompt: Any, *, max_tokens: int, sampling: Any, stop_token_ids: Any) -> Generation:
-        del prompt, max_tokens, stop_token_ids
+    async def generate(self, prompt_token_ids: Any, *, sampling: Any, **others: Any) -> Generation:  # type: ignore[override]
+        del prompt_token_ids, others
         await asyncio.sleep(0)
         ids = random.Random(sampling.seed).choice(self.ways)
         return Generation(ids, (-0.5,) * len(ids), "stop", sampled_by(3, len(ids)))
@@ -89,7 +89,8 @@ class Deep(Played):
         super().__init__("mcts", worth=worth, max_turns=12)
         self.door = kind()
         self.player._sessions = self.door  # type: ignore[assignment]
-        self.policy = self.player._policy = Leaning(LEFT)
+        self.policy = Leaning(LEFT)
+        self.player._policy = self.policy
         self.player._environments = Known(capabilities)  # type: ignore[assignment]
 
 
