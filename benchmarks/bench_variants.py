@@ -39,6 +39,8 @@ _FORKS: Final = (
     "rollout.evaluator.goal.success=1.0", "rollout.evaluator.goal.failure=0.0", "rollout.evaluator.format.weight=0.2",
 )  # fmt: skip
 """With the reward of the recipe."""
+_TUNED: Final = ("stages.reinforce.optimizer.learning_rate=5e-5",)
+"""As `recipes/methods/dpo.toml` has it: at the quickstart's, pairs pull all replies down and nothing is left to learn."""
 _FADE: Final = "steps=8"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
@@ -74,10 +76,10 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     "preferences": {
         "dpo, groups": (
-            *_ROOM, *_MAZE, "stages.reinforce.algorithm=dpo", "stages.reinforce.pairs.max_pairs_per_task=4",
+            *_ROOM, *_MAZE, *_TUNED, "stages.reinforce.algorithm=dpo", "stages.reinforce.pairs.max_pairs_per_task=4",
         ),
         "dpo, forks": (
-            *_ROOM, *_MAZE, *_FORKS, "rollout.strategy.train_continuations=true", "stages.reinforce.algorithm=dpo",
+            *_ROOM, *_MAZE, *_TUNED, *_FORKS, "rollout.strategy.train_continuations=true", "stages.reinforce.algorithm=dpo",
             "stages.reinforce.group_size=2", "stages.reinforce.pairs.level=steps",
             "stages.reinforce.pairs.min_chosen_reward=0.5", "stages.reinforce.pairs.max_pairs_per_task=8",
         ),

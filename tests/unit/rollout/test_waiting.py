@@ -62,7 +62,7 @@ class Leaning(ScriptedPolicy):
 
     ways = (CHAT.reply(LEFT), CHAT.reply(RIGHT))
 
-    async def generate(self, prompt_token_ids: Any, *, sampling: Any, **others: Any) -> Generation:  # type: ignore[override]
+    async def generate(self, prompt_token_ids: Any, *, sampling: Any, **others: Any) -> Generation:
         del prompt_token_ids, others
         await asyncio.sleep(0)
         ids = random.Random(sampling.seed).choice(self.ways)
