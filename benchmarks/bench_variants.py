@@ -40,7 +40,7 @@ _FORKS: Final = (
 )  # fmt: skip
 """With the reward of the recipe."""
 _TUNED: Final = ("stages.reinforce.optimizer.learning_rate=5e-5",)
-"""As `recipes/methods/dpo.toml` has it: at the quickstart's, pairs pull all replies down and nothing is left to learn."""
+"""As `recipes/methods/dpo.toml` has it: at the quickstart's, what is chosen is pulled down too."""
 _FADE: Final = "steps=8"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
@@ -79,8 +79,8 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             *_ROOM, *_MAZE, *_TUNED, "stages.reinforce.algorithm=dpo", "stages.reinforce.pairs.max_pairs_per_task=4",
         ),
         "dpo, forks": (
-            *_ROOM, *_MAZE, *_TUNED, *_FORKS, "rollout.strategy.train_continuations=true", "stages.reinforce.algorithm=dpo",
-            "stages.reinforce.group_size=2", "stages.reinforce.pairs.level=steps",
+            *_ROOM, *_MAZE, *_TUNED, *_FORKS, "rollout.strategy.train_continuations=true",
+            "stages.reinforce.algorithm=dpo", "stages.reinforce.group_size=2", "stages.reinforce.pairs.level=steps",
             "stages.reinforce.pairs.min_chosen_reward=0.5", "stages.reinforce.pairs.max_pairs_per_task=8",
         ),
     },
