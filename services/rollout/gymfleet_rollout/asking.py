@@ -7,6 +7,7 @@ search, and is no mark.
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
 from gymfleet_rollout.strategy import Node, PlayContext
@@ -59,6 +60,38 @@ async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples
         else:
             counts[int(given) - 1] += 1
     return [count / max(sum(counts), 1) for count in counts]
+
+
+async def comparisons(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float]:
+    """Return the share of its comparisons with the others that each candidate wins; asked as `marks` asks.
+
+    Each pair is asked about in both orders in turn, since policies prefer what stands first, or last. A pair without an
+    answer that can be read is half won by either, and a candidate that is alone wins all.
+    """
+    won = [0.0] * len(candidates)
+    for first, second in combinations(range(len(candidates)), 2):
+        gained = await _better(ctx, node, candidates[first], candidates[second], samples)
+        won[first] += gained
+        won[second] += 1 - gained
+    return [of / (len(candidates) - 1) if len(candidates) > 1 else 1.0 for of in won]
+
+
+async def _better(ctx: PlayContext, node: Node, one: str, other: str, samples: int) -> float:
+    """Return the share of answers by which one of two ways is better."""
+    given: list[bool] = []
+    for turned, count in ((False, -(-samples // 2)), (True, samples // 2)):
+        if not count:
+            continue
+        first, second = (other, one) if turned else (one, other)
+        question = (
+            f"These are two ways on:\n1. {first}\n2. {second}\nWhich one leads to the goal more likely? Answer with "
+            "1 or 2, and nothing else."
+        )
+        replies = await ctx.propose(node, count, hint=question, role=VALUER)
+        read = [found for reply in replies if (found := number(reply.text, 2)) in (1, 2)]
+        ctx.count(UNREADABLE, len(replies) - len(read))
+        given += [(found == 2) == turned for found in read]
+    return sum(given) / len(given) if given else 0.5
 
 
 def number(text: str, highest: int) -> float | None:

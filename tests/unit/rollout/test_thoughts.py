@@ -51,6 +51,33 @@ async def test_votes_count_for_one_of_all() -> None:
     assert played.noted()["go right",][0] == pytest.approx(2 / 3)
 
 
+async def test_comparisons_are_of_all_pairs_in_both_orders() -> None:
+    # Left and right: the first is better in either order. Left and open: open. Right and open: one cannot be read, and
+    # right.
+    replies = [LEFT, RIGHT, OPEN, "1", "1", "2", "1", "neither", "2"]
+    played = Played("tree_of_thoughts", *replies, max_turns=1)
+
+    (found,) = await played.play({"children": 3, "value": "comparisons", "samples": 2})
+
+    assert actions(found) == ("go right",)
+    values = {path[0]: value for path, (value, _) in played.noted().items() if path}
+    assert values == {"go left": 0.25, "go right": 0.75, "open": 0.5}
+    (tree,) = played.trees
+    assert tree.counts == {"unreadable answers": 1}
+    first, turned = played.prompts()[3:5]
+    assert "1. go left: You did go left.\n2. go right: You did go right." in first
+    assert "1. go right: You did go right.\n2. go left: You did go left." in turned
+
+
+async def test_a_way_that_is_alone_needs_no_comparison() -> None:
+    played = Played("tree_of_thoughts", LEFT, max_turns=1)
+
+    await played.play({"children": 2, "value": "comparisons"})
+
+    assert played.noted()["go left",][0] == 1.0
+    assert len(played.prompts()) == 2
+
+
 async def test_broad_it_votes_on_nodes_of_all_branches_at_once() -> None:
     replies = [LEFT, RIGHT, "1", "2", LEFT, RIGHT, RIGHT, LEFT, "4", "4", "1"]
     played = Played("tree_of_thoughts", *replies, max_turns=2)

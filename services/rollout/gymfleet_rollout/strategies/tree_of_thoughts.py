@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
-from gymfleet_rollout.asking import VALUER, marks, path, votes, way
+from gymfleet_rollout.asking import VALUER, comparisons, marks, path, votes, way
 from gymfleet_rollout.episodes import distinct, tried
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Reply, Strategy, StrategyFacts, StrategyOptions
 
@@ -23,9 +23,9 @@ class TreeOptions(StrategyOptions):
     """Ways on from a node."""
     generate: Literal["sampled", "proposed"] = "sampled"
     """`sampled`: replies drawn apart. `proposed`: the policy lists different ways on in one reply, and takes each."""
-    value: Literal["marks", "votes"] = "marks"
-    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one is best, with `bfs` of a
-    whole depth, with `dfs` of those that follow one node."""
+    value: Literal["marks", "votes", "comparisons"] = "marks"
+    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one is best; `comparisons`:
+    which of two is better, of all pairs; both with `bfs` of a whole depth, with `dfs` of those that follow one node."""
     samples: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
     """Answers to each such question."""
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
@@ -54,8 +54,8 @@ class TreeOfThoughts(Strategy[TreeOptions]):
             ctx.export(leaf, selected=True)
 
     async def _broad(self, ctx: PlayContext, root: Node) -> list[Node]:
-        # At the beginning the policy votes on nodes of all branches.
-        stem = (await ctx.fork(root))[0] if self.options.value == "votes" else None
+        # At the beginning the policy is asked about nodes of all branches.
+        stem = None if self.options.value == "marks" else (await ctx.fork(root))[0]
         beams, ended = [root], list[tuple[float, Node]]()
         try:
             while beams and len(ended) < self.options.width:
@@ -113,6 +113,8 @@ class TreeOfThoughts(Strategy[TreeOptions]):
             return []
         if self.options.value == "votes":
             values = await votes(ctx, stem, ways, self.options.samples)
+        elif self.options.value == "comparisons":
+            values = await comparisons(ctx, stem, ways, self.options.samples)
         else:
             values = [mark or 0.0 for mark in await marks(ctx, stem, ways, self.options.samples)]
         for value, child in zip(values, children, strict=True):
