@@ -38,6 +38,7 @@ from gymfleet_contracts.session import (
 )
 from gymfleet_contracts.trajectory import Trajectory, sampled_by
 from gymfleet_kit.chat.image_reader import PlacedImage
+from gymfleet_kit.chat.images import MarkedImage
 from gymfleet_kit.chat.tokens import Said
 from gymfleet_kit.plugins import PluginError
 
@@ -79,11 +80,14 @@ class _Chat:
         del roles, options, tools
         return self
 
-    def first(self, content: str, instructions: str = "") -> tuple[int, ...]:
+    def first(self, content: str, instructions: str = "", images: Sequence[MarkedImage] = ()) -> tuple[int, ...]:
+        del images
         return tuple(map(ord, instructions + content))
 
-    def following(self, content: str, *, reply_ended: bool, called: str = "") -> tuple[int, ...]:
-        del called
+    def following(
+        self, content: str, *, reply_ended: bool, called: str = "", images: Sequence[MarkedImage] = ()
+    ) -> tuple[int, ...]:
+        del called, images
         return (*(() if reply_ended else (0,)), *map(ord, content))
 
     def ended(self, response_token_ids: Sequence[int], *, called: bool = False) -> bool:

@@ -156,7 +156,8 @@ async def test_nodes_are_valued_as_if_the_strategy_had_stopped_there(path: Path)
     assert [(one.status, one.score) for one in asked] == [
         (Status.TRUNCATED, 0.0), (Status.TRUNCATED, 0.0), (Status.COMPLETED, 1.0)
     ]  # fmt: skip
-    assert asked[2].turns == trajectory.turns, "the same tokens"
+    unvalued = [turn.model_copy(update={"node_value": None}) for turn in trajectory.turns]
+    assert [*asked[2].turns] == unvalued, "the same tokens"
     assert asked[1].final_observation == "You did go left."
     assert {request.reward for request in values.asked} == {spec}
     assert table.trees[0].spent.evaluations == 3
@@ -171,9 +172,9 @@ async def test_evaluations_are_counted_before_they_are_asked_for(path: Path) -> 
     table = Table(path, EVALUATES, ScriptedPolicy(LEFT), head=EVALUATING)
     values = table.evaluate_by(Values())
 
-    trajectories = await table.play(evaluator=RewardSpec(), budget=Budget(evaluations=2))
+    trajectories = await table.play(evaluator=RewardSpec(), budget=Budget(evaluations=1))
 
-    assert len(values.asked) == 1, "two more would be three"
+    assert len(values.asked) == 1, "the other two went alike, and one more would be two"
     assert {t.finish_reason for t in trajectories} == {FinishReason.BUDGET}
 
 
