@@ -78,7 +78,7 @@ def test_keda_measures_each_environments_own_sessions() -> None:
         if workload.component == "environment":
             (trigger,) = named(render("prod"), "ScaledObject", workload.name)["spec"]["triggers"]
             name = workload.labels["app.kubernetes.io/instance"]
-            of = f'="{name}"' if name in ENVIRONMENTS else f'=~"{"|".join(members(name))}"'
+            of = f'="{name}"' if members(name) == [name] else f'=~"{"|".join(members(name))}"'
             assert trigger["metadata"]["query"] == f"sum(gymfleet_env_sessions{{env{of}}})"
 
 
