@@ -9,7 +9,6 @@ from typing import Final
 import pytest
 import yaml
 from gymfleet_contracts.streams import REWARD_GROUP, ROLLOUT_GROUP, ROLLOUT_REQUESTS, TRAJECTORIES_RAW
-from gymfleet_env_server.catalogue import ENVIRONMENTS
 
 from tests.deploy.k8s_manifests import (
     FLEETS,

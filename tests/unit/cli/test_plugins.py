@@ -405,7 +405,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ([{"kind": "./my.py"}], r"^stages\.my\.kind: there is no file my\.py$"),
         (
             [{"kind": "measure", "num_taks": 3}],
-            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, .*level, reward, .*budget, allocation$",
+            r"^stages\.measure\.num_taks: unknown; measure knows: num_tasks, .*level, reward, .*allocation$",
         ),
         (
             [{"kind": "measure", "name": "before", "num_tasks": 0}],
@@ -478,7 +478,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"repeat": 2, "stages": [{"kind": "measure", "tasks": 1}]}],
-            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*level, reward, .*budget, allocation$",
+            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*level, reward, .*allocation$",
         ),
     ],
 )
