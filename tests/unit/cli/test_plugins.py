@@ -478,7 +478,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"repeat": 2, "stages": [{"kind": "measure", "tasks": 1}]}],
-            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*level, reward, .*allocation$",
+            r"^stages\.repeat\.stages\.measure\.tasks: unknown; measure knows: num_tasks, .*reward, .*allocation$",
         ),
     ],
 )
