@@ -664,7 +664,7 @@ async def test_fault_an_adapter_under_a_known_name(
 
     with monkeypatch.context() as patch:
         patch.setattr(VllmCore, "add", one_for_all)
-        patch.setattr(VllmCore, "load", VllmCore._load_adapter)
+        patch.setattr(VllmCore, "load", lambda self, weights_path, _on_gpu: self._load_adapter(weights_path))
         staged = await bench.policy.stage(body := bench.body(path))
     await bench.policy.refuse(body.version)
 
