@@ -4,6 +4,7 @@ import contextlib
 import functools
 import glob
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
@@ -37,7 +38,10 @@ def generate(make: Make, seed: int, *, brief: bool) -> Mapping[str, Any]:
     options.seeds = seed
     options.grammar.only_last_action = brief
     textworld.g_rng.set_seed(seed)
-    with _quickly(textworld):
+    with _quickly(textworld), warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", textworld.GenerationWarning
+        )  # of names that begin with one adjective more often
         try:
             game = make(options)
         except textworld.generator.QuestGenerationError as error:
