@@ -53,7 +53,8 @@ def test_states_are_valued_by_forks_of_their_sessions(http: httpx.Client) -> Non
     (line,) = http.get(f"/v1/jobs/{job.job_id}/trees").content.split(b"\n")[:-1]
     tree = SearchTree.model_validate_json(line)
     assert tree.spent.model_calls > sum(len(own) for own in values), "continuations are replies too"
-    assert tree.spent.evaluations == 2 * (1 + sum(value is not None for own in values for value in own[1:]))
+    num_continuations = 2 * (1 + sum(value is not None for own in values for value in own[1:]))
+    assert 0 < tree.spent.evaluations <= num_continuations, "those that went alike are valued once"
 
 
 @pytest.mark.parametrize("continuations", [False, True])
