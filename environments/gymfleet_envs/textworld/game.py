@@ -167,6 +167,10 @@ def _fact(data: Any, kinds: Mapping[str, str], logic: Logic) -> Fact:
                 ids.append(entity)
             case _:
                 raise TaskDataError(f"a fact {name!r} is about something that 'infos' lacks")
+    if len(ids) != logic.arities.get(name, len(ids)):
+        raise TaskDataError(
+            f"a fact {name!r} is about {len(ids)} things; in its rules it is about {logic.arities[name]}"
+        )
     return (name, *ids)
 
 

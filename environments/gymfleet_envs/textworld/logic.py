@@ -60,6 +60,8 @@ class Logic:
     """The predicates that some rule changes; facts of others hold for ever."""
     kinds: Mapping[str, frozenset[str]]
     """Each type with all its parents, and itself."""
+    arities: Mapping[str, int]
+    """Of how many things the predicates of rules hold."""
 
     def actions(self, index: Index, fixed: Index, types: Mapping[str, str], names: Mapping[str, str]) -> list[Action]:
         """Return what can be done, in the order of the rules.
@@ -111,7 +113,10 @@ def logic_of(knowledge: Any) -> Logic:
     }
     rules = tuple(_rule(rule, kinds) for rule in knowledge.rules.values() if rule.command_template is not None)
     changing = frozenset(pattern.predicate for rule in rules for pattern in (*rule.removed, *rule.added))
-    return Logic(rules, changing, kinds)
+    arities = {
+        pattern.predicate: len(pattern.variables) for rule in rules for pattern in (*rule.conditions, *rule.added)
+    }
+    return Logic(rules, changing, kinds, arities)
 
 
 def _rule(rule: Any, kinds: Mapping[str, frozenset[str]]) -> Rule:

@@ -1,10 +1,9 @@
 """What a strategy plays with: open, fork, ask for replies, act, hand in."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from gymfleet_client.errors import ActionTooLarge, ClientError, ExpertUnavailable, ForkUnsupported, InvalidToolCall
 from gymfleet_contracts.observation import ImageFile
@@ -12,27 +11,25 @@ from gymfleet_contracts.recipe_sections import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import ForkSupport, Session, StepResult
-from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, FinishReason, ReplyEnd, StateValue, Turn
+from gymfleet_contracts.trajectory import AGENT, FinishReason, ReplyEnd, StateValue, Turn
 from gymfleet_kit.chat.template import UnusableTemplate
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.contexts import Contexts, images_before, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
+from gymfleet_rollout.group_sessions import GroupSessions
+from gymfleet_rollout.handed_in import HandedIn
 from gymfleet_rollout.inference.base import InferenceError
 from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.replies import Context, Prompt, Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.seen import Prompted, Seen, ShownImage, marked_text
-from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.shown import Beside
 from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
-from gymfleet_rollout.waiting import Waiting
 
-Chosen: TypeAlias = Literal["", "selected", "rejected"]
-"""What a search made of an episode; nothing, where none chose."""
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Answers to a question: a strategy may do without."""
 T = TypeVar("T")
@@ -57,13 +54,10 @@ class Play:
         self._replies = Replies(parts, group, sample, spending)
         self._seen = Seen(parts.reader, parts.sessions, group.limits.step_timeout_s)
         self._contexts = Contexts(parts, group, self._seen)
-        self._desk = SessionDesk(parts.sessions, group)
+        self._sessions = GroupSessions(parts, group, together=sample is None)
         self._beside = Beside(parts, group)
-        self._waiting = Waiting(parts.sessions, parts.spec, group.limits)
-        self._again = asyncio.Lock()
-        self._session_ids: list[str] = []
-        self._heads: dict[tuple[str, str | None], Node] = {}
-        """The newest node of each session, and in a game of each seat."""
+        self._heads: dict[str, Node] = {}
+        """The newest node of each branch, which has a session of its own, or in a game a seat."""
         self._tree = TreeRecorder()
         self._values: dict[str, StateValue] = {}
         self._node_values = NodeValues(parts, group, spending, self._seen)
@@ -73,22 +67,16 @@ class Play:
         self.failure: Exception | None = None
         """The first failure of the machinery."""
         self.newest: Node | None = None
-        self.exported: list[tuple[Node, Chosen]] = []
-        """The leaves that were handed in, and what a search made of each."""
-        self._tips: dict[str, Node] = {}
-        """The nodes that nothing leads on from, by their ids; none where what is rejected is not asked for."""
-        self._inner: set[str] = set()
-        """The ids of the others."""
-        self.not_begun: BudgetSpent | None = None
-        """Why an episode that was handed in has no turn, and is none."""
+        self.handed_in = HandedIn(group, together=sample is None)
 
     async def open(self) -> Node:
         """Open a session of the group's task and return its root."""
+        self._require_running()
         branch = f"@{self._num_opened}" if self._num_opened else ""
         self._num_opened += 1
         self._beside.require_possible()
         self._require_forks()
-        (session,) = await self._made(self._opened())
+        session = await self._noted(self._sessions.open())
         self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
         observation = session.observation + beside
@@ -118,7 +106,7 @@ class Play:
             raise StrategyError("a game gives several episodes: leave out facts.by_sample")
         game.taken.add(seat)
         table.moved_on = True
-        self._heads.pop((table.session_id, None), None)
+        self._heads.pop(table.branch, None)
         await game.turn(seat)
         own, branch = game.game.seats[seat], f"{table.branch}:{seat}"
         prompt = self._contexts.prompt(None, own.observation)
@@ -138,11 +126,7 @@ class Play:
             raise StrategyError("a player of a game cannot be forked: others share its session")
         first = node.num_forks + 1
         node.num_forks += count
-        async with self._session_of(node):
-            sessions = await self._made(self._desk.fork(node.session_id, count, node.index))
-        self._tree.num_forks += count
-        if self._parts.spec.capabilities.fork is ForkSupport.REPLAY:
-            self._tree.num_replayed += count * node.index
+        sessions = await self._noted(self._sessions.fork(node, count))
         forks = []
         for number, session in enumerate(sessions, first):
             fork = Node(
@@ -331,34 +315,12 @@ class Play:
         if node.seat is not None or node.table is not None:
             raise StrategyError("the session of a game is not released by one of its players")
         node.moved_on = True
-        if node.session_id in self._session_ids:  # else it was closed to make room
-            await self._desk.close(node.session_id)
-            self._session_ids.remove(node.session_id)
-        self._heads.pop((node.session_id, None), None)
-        self._waiting.drop(node)
+        self._heads.pop(node.branch, None)
+        await self._sessions.release(node)
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
         """Hand in the episode that ends at a leaf, as the next sample, unless the budget let nobody begin it."""
-        self._export(leaf, "selected" if selected else "")
-
-    def _export(self, leaf: Node, chosen: Chosen) -> None:
-        if leaf.exported:
-            raise StrategyError(f"node {leaf.id} was exported already")
-        if leaf.greedy:
-            raise StrategyError(f"node {leaf.id} came of greedy replies, which are no samples of the policy")
-        if self._sample is not None and self.exported:
-            raise StrategyError("a strategy that plays each sample by itself exports one episode")
-        if len(self.exported) >= MAX_GROUP_SIZE:
-            raise StrategyError(f"a group has at most {MAX_GROUP_SIZE} episodes")
-        leaf.exported = True
-        if leaf.table is not None:
-            leaf.table.leave()
-        if leaf.ended is None:
-            if self._budget_spent is not None and not leaf.depth:
-                self.not_begun = self._budget_spent
-                return
-            leaf.ended = FinishReason.STOPPED if self._budget_spent is None else FinishReason.BUDGET
-        self.exported.append((leaf, chosen))
+        self.handed_in.add(leaf, "selected" if selected else "", self._budget_spent)
 
     # --- for the player
 
@@ -375,28 +337,17 @@ class Play:
 
     def search_tree(self, attempt: int, samples: Sequence[int]) -> SearchTree | None:
         """Return the record of the nodes, whose leaves were handed in as these samples."""
-        for sample, (leaf, chosen) in zip(samples, self.exported, strict=False):
+        for sample, (leaf, chosen) in zip(samples, self.handed_in.leaves, strict=False):
             self._tree.exported(leaf, sample, selected=chosen == "selected")
-        return self._tree.tree(self.group, attempt, self._spending)
+        return self._tree.tree(self.group, attempt, self._spending, self._sessions)
 
     def export_open(self) -> None:
         """Hand in what is open where the budget was spent: each episode that was begun, once."""
-        known = {leaf.id for leaf, _ in self.exported}
-        for node in self._heads.values():
-            if node.greedy or node.id in known or len(self.exported) >= len(self.group.wanted):
-                continue
-            if self._sample is None or not self.exported:
-                known.add(node.id)
-                self.export(node)
+        self.handed_in.add_open(self._heads.values(), self._budget_spent)
 
     def export_rejected(self) -> None:
         """Hand in what was tried and not handed in, where that is asked for: as many as a group has room for."""
-        known = {leaf.id for leaf, _ in self.exported}
-        left = [tip for tip in self._tips.values() if tip.depth and not tip.greedy and tip.id not in known]
-        room = MAX_GROUP_SIZE - len(self.exported)
-        for tip in left[:room]:
-            self._export(tip, "rejected")
-        self._tree.count("rejected and left out", max(len(left) - room, 0))
+        self._tree.count("rejected and left out", self.handed_in.add_rejected(self._budget_spent))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
         """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
@@ -413,54 +364,16 @@ class Play:
         for node in self._heads.values():
             if node.table is not None:
                 node.table.close()
-        await asyncio.gather(*map(self._desk.close, self._session_ids))
-
-    async def _opened(self) -> list[Session]:
-        return [await self._desk.open()]
-
-    async def _made(self, making: Coroutine[Any, Any, list[Session]]) -> list[Session]:
-        """Return sessions that were made, and see to it that they are closed."""
-        self._require_running(making)
-        sessions = await self._noted(making)
-        self._session_ids += [session.session_id for session in sessions]
-        if self._closed:
-            await self.close()
-            raise StrategyError("a session was opened after the play was over")
-        return sessions
+        await self._sessions.close()
 
     @asynccontextmanager
     async def _session_of(self, node: Node) -> AsyncIterator[None]:
-        """Keep the session of a node while it is asked for something; make it again if it was closed to make room."""
-        async with self._again:
-            if node.session_id not in self._session_ids and not node.seats:
-                await self._make_again(node)
-        session_id = node.session_id
-        self._waiting.use(node)
+        """Have the session of a node, and keep it open meanwhile."""
+        await self._noted(self._sessions.take(node))
         try:
             yield
         finally:
-            self._waiting.used(session_id)
-            await self._make_room()
-
-    async def _make_again(self, node: Node) -> None:
-        async def opened() -> Session:
-            return (await self._made(self._opened()))[0]
-
-        async def forked(standing: Node) -> Session:
-            return (await self._made(self._desk.fork(standing.session_id, 1, standing.index)))[0]
-
-        self._heads.pop((node.session_id, None), None)
-        node.session_id, num_steps = await self._noted(self._waiting.again(node, opened, forked))
-        self._tree.num_replayed += num_steps
-        self._heads[node.session_id, None] = node
-        self._waiting.add(node)
-
-    async def _make_room(self) -> None:
-        """Close the sessions of nodes that wait for longest, where more wait than are kept."""
-        for node in self._waiting.surplus():
-            node.context = None  # which is long, and can be had from its turns
-            self._session_ids.remove(node.session_id)
-            await self._desk.close(node.session_id)
+            await self._sessions.give_back(node)
 
     def _require_reply_to(self, node: Node, reply: Reply) -> None:
         self._require_open(node)
@@ -535,15 +448,9 @@ class Play:
         return child
 
     def _keep(self, node: Node) -> None:
-        self._heads[node.session_id, node.seat] = self.newest = node
-        if self._sample is None:
-            self._waiting.add(node)
-        if self.group.rejected and self._sample is None:
-            if node.parent_id is not None:
-                self._inner.add(node.parent_id)
-                self._tips.pop(node.parent_id, None)
-            if node.id not in self._inner:
-                self._tips.setdefault(node.id, node)
+        self._heads[node.branch] = self.newest = node
+        self._sessions.arrived(node)
+        self.handed_in.reached(node)
         self._remember(node)
 
     def _remember(self, node: Node) -> None:
@@ -559,10 +466,8 @@ class Play:
         elif node.ended is not None:
             table.leave()
 
-    def _require_running(self, call: Coroutine[Any, Any, Any] | None = None) -> None:
+    def _require_running(self) -> None:
         if self._closed:
-            if call is not None:
-                call.close()
             raise StrategyError("the play is over")
 
     def _require_open(self, node: Node, *, unless: FinishReason | None = None) -> None:
@@ -638,7 +543,7 @@ class Play:
     async def _stepped(self, node: Node, action: str) -> StepResult:
         self._spending.step()
         node.moved_on = True  # whatever comes of it
-        self._waiting.drop(node)
+        self._sessions.left(node)
         return await self._parts.sessions.step(
             node.session_id, node.index, action, timeout_s=self._limits.step_timeout_s
         )

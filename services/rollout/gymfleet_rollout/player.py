@@ -299,7 +299,7 @@ def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:
     Where some of its samples are wanted again, the first episodes become those; a sample for which there is none has
     failed, and can be asked for by itself.
     """
-    group, num_exported = unit.group, len(play.exported)
+    group, num_exported = unit.group, len(play.handed_in.leaves)
     if unit.kind.facts.by_sample:
         return recorded(group, unit.samples, attempt, play, None)
     if group.samples is None:
@@ -324,14 +324,14 @@ async def _played(unit: _Unit, play: Play) -> None:
             raise
         log.info("budget.spent", group_id=unit.group.group_id, samples=unit.samples, reason=str(_cause(error)))
         play.export_open()
-        if not play.exported:
+        if not play.handed_in.leaves:
             raise _not_begun(_cause(error)) from None
         return
     if play.failure is not None:
         raise play.failure
-    if not play.exported:
-        if play.not_begun is not None:
-            raise _not_begun(play.not_begun)
+    if not play.handed_in.leaves:
+        if play.handed_in.not_begun is not None:
+            raise _not_begun(play.handed_in.not_begun)
         raise StrategyError(f"{unit.group.strategy.use} exported no episode of the group")
 
 

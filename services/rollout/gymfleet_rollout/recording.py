@@ -60,7 +60,7 @@ def recorded(
             images=play.files(leaf.turns()),
             group_size=group_size,
         )
-        for sample, (leaf, chosen) in zip(samples, play.exported, strict=False)
+        for sample, (leaf, chosen) in zip(samples, play.handed_in.leaves, strict=False)
     ]
 
 

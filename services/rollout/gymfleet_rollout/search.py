@@ -11,6 +11,7 @@ from gymfleet_contracts.trajectory import AGENT
 
 from gymfleet_rollout.budget import Spending
 from gymfleet_rollout.errors import StrategyError
+from gymfleet_rollout.group_sessions import GroupSessions
 from gymfleet_rollout.tree import Node
 
 
@@ -33,8 +34,6 @@ class TreeRecorder:
         self.values: dict[str, float] = {}
         """Of all nodes that have one, by their ids."""
         self._counts: Counter[str] = Counter()
-        self.num_forks = 0
-        self.num_replayed = 0
         self.valued_by: tuple[str, ...] = ()
         self._task: TaskRef | None = None
 
@@ -80,7 +79,7 @@ class TreeRecorder:
             seen.samples.append(sample)
             seen.selected = seen.selected or selected
 
-    def tree(self, group: GroupRequest, attempt: int, spending: Spending) -> SearchTree | None:
+    def tree(self, group: GroupRequest, attempt: int, spending: Spending, sessions: GroupSessions) -> SearchTree | None:
         """Return the record; None where no node was reached."""
         if self._task is None:
             return None
@@ -96,7 +95,7 @@ class TreeRecorder:
         return SearchTree(
             run_id=group.run_id, group_id=group.group_id, replay=group.replay, attempt=attempt, task=self._task,
             strategy=group.strategy.use, nodes=nodes, num_left_out=len(self._left_out),
-            num_forks=self.num_forks, num_replayed=self.num_replayed, valued_by=self.valued_by,
+            num_forks=sessions.num_forks, num_replayed=sessions.num_replayed, valued_by=self.valued_by,
             counts={what: n for what, n in self._counts.items() if n},
             spent=Spent(
                 env_steps=spending.env_steps, model_calls=spending.model_calls, tokens=spending.tokens,

@@ -258,6 +258,8 @@ def box(data: Any) -> Any:
         pytest.param(lambda data: box(data).update(type="exploit"), "which its rules lack", id="type"),
         pytest.param(lambda data: data["world"].append({"name": "in", "arguments": [{"name": "x", "type": "o"}]}),
                      "something that 'infos' lacks", id="fact about nothing"),
+        pytest.param(lambda data: data["world"][0]["arguments"].append(data["world"][0]["arguments"][0]),
+                     "is about 3 things; in its rules it is about 2", id="fact about too many"),
         pytest.param(lambda data: data.update(world=data["world"] * 1_000), "5000 is the limit", id="many facts"),
         pytest.param(lambda data: data.update(quests=[]), "no quest of it can be won", id="no quest"),
         pytest.param(lambda data: data["quests"][0].update(repeatable=True), "repeated without end", id="repeatable"),

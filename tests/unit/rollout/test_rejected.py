@@ -94,7 +94,7 @@ async def test_a_strategy_that_plays_each_sample_by_itself_rejects_nothing() -> 
 
 
 async def test_a_group_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymfleet_rollout.play.MAX_GROUP_SIZE", 2)
+    monkeypatch.setattr("gymfleet_rollout.handed_in.MAX_GROUP_SIZE", 2)
     played = beam()
 
     found = await played.play({"width": 1, "candidates": 2}, rejected=True)

@@ -60,7 +60,9 @@ def test_that_of_the_guide_is_sound(tmp_path: Path) -> None:
             "with the same seed it plays other episodes", id="draws by itself",
         ),
         pytest.param(
-            PLAYS_ON + "        await ctx._desk.open()", "1 sessions are open when it has played", id="opens by itself"
+            PLAYS_ON + "        await ctx._sessions._desk.open()",
+            "1 sessions are open when it has played",
+            id="opens by itself",
         ),
         pytest.param(
             PLAYS_ON + "        from gymfleet_contracts.rollout import Sampling\n"

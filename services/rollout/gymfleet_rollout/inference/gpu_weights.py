@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gymfleet_contracts.weights import DtypeName, WeightsManifest, WeightsOnGpu
-from gymfleet_kit.checksum import checksum
 
 from gymfleet_rollout.inference.base import WeightsRejected
-from gymfleet_rollout.inference.manifest import read_manifest
+from gymfleet_rollout.inference.manifest import checksum_of, read_manifest
 
-_WORD: Final = 8
 _OTHERWISE: Final = 'publish.transfer = "shared_memory" or "disk" needs none'
 _DTYPES: Final[dict[DtypeName, str]] = {
     "F64": "float64", "I64": "int64", "F32": "float32", "I32": "int32", "BF16": "bfloat16", "F16": "float16",
@@ -41,13 +39,8 @@ def tensors_on_gpu(directory: Path, on_gpu: WeightsOnGpu) -> Iterator[tuple[str,
 
 def require_same_bytes(whole: Any, manifest: WeightsManifest) -> None:
     """Compare the buckets in a memory, (N,) uint8, with their checksums. Raises WeightsRejected."""
-    import torch  # noqa: PLC0415 - heavy, and needed where an engine is
-
     for number, (begin, bucket) in enumerate(zip(manifest.places, manifest.buckets, strict=False), 1):
-        data = whole[begin : begin + bucket.size_bytes]
-        if padding := -len(data) % _WORD:
-            data = torch.nn.functional.pad(data, (0, padding))
-        if (found := checksum(data.view(torch.int64))) != bucket.checksum:
+        if (found := checksum_of(whole[begin : begin + bucket.size_bytes])) != bucket.checksum:
             raise WeightsRejected(
                 f"bucket {number}, {bucket.file}, has the checksum {found} on the GPU and not {bucket.checksum}: its "
                 "bytes are not those that the trainer wrote"
@@ -56,7 +49,7 @@ def require_same_bytes(whole: Any, manifest: WeightsManifest) -> None:
 
 def tensors_in(whole: Any, manifest: WeightsManifest) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a memory, (N,) uint8, by name, without a copy."""
-    import torch  # noqa: PLC0415 - as above
+    import torch  # noqa: PLC0415 - heavy, and needed where an engine is
 
     for begin, bucket in zip(manifest.places, manifest.buckets, strict=False):
         for one in bucket.tensors:

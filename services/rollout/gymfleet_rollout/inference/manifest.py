@@ -78,8 +78,13 @@ def _checksum(file: Path) -> str:
 
     whole = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
     header = int.from_bytes(bytes(whole[:_WORD].tolist()), "little")
-    data = whole[_WORD + header :]
-    full = len(data) // _WORD * _WORD
-    if header % _WORD or full != len(data):  # one copy: words must begin at multiples of 8, and be whole
+    return checksum_of(whole[_WORD + header :])
+
+
+def checksum_of(data: Any) -> str:
+    """Return the checksum of bytes, (N,) uint8 on any device, with zeros for those that the last word lacks."""
+    import torch  # noqa: PLC0415 - as above
+
+    if data.storage_offset() % _WORD or len(data) % _WORD:  # one copy: words begin at multiples of 8, and are whole
         data = torch.nn.functional.pad(data, (0, -len(data) % _WORD))
     return checksum(data.view(torch.int64))

@@ -17,7 +17,8 @@ def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tu
     """Yield (name, whole tensor) of a transformers model; tied ones once.
 
     Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, floating-point ones in
-    `dtype`, and the others nothing. Without `ranks` they are the model's own, not copied and not cast.
+    `dtype`, and the others nothing. Without `ranks` they are the model's own, not copied and not cast, unless the
+    model's files hold in one what it holds in several.
     Only one tensor is whole at a time, unless the model's files hold in one what it holds in several.
     """
     ignored = set(model._keys_to_ignore_on_save or ())  # noqa: SLF001 - has no public name
@@ -28,9 +29,9 @@ def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tu
         if id(value) in seen or name in ignored:
             continue
         seen.add(id(value))
-        own = value.detach()
-        # Cast before they are sent: half as much is.
-        tensor = own if ranks is None else collected(own.to(dtype) if own.is_floating_point() else own)
+        tensor = value.detach()
+        if ranks is not None or joins:  # half as much is sent, or kept
+            tensor = collected(tensor.to(dtype) if tensor.is_floating_point() else tensor)
         if ranks is not None and not ranks.first:
             continue
         if joins:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, OpenSession, StepResult
 from gymfleet_contracts.trajectory import Status, sampled_by
-from gymfleet_rollout import waiting
+from gymfleet_rollout import group_sessions
 from gymfleet_rollout.inference.base import Generation
 
 from tests.fixtures.searches import RIGHT, Path, Played, Specs, actions
@@ -100,7 +100,7 @@ DEEP = {"simulations": 60, "children": 1, "value": "evaluator"}
 async def test_a_search_with_few_sessions_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
     many, few = Deep(), Deep()
     (found,) = await many.play(DEEP)
-    monkeypatch.setattr(waiting, "MAX_WAITING", 3)
+    monkeypatch.setattr(group_sessions, "MAX_WAITING", 3)
     (again,) = await few.play(DEEP)
 
     assert few.noted() == many.noted()
@@ -129,7 +129,7 @@ async def test_forks_that_are_replays_are_counted() -> None:
 async def test_sessions_that_cannot_be_made_again_are_kept(
     capabilities: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "MAX_WAITING", 3)
+    monkeypatch.setattr(group_sessions, "MAX_WAITING", 3)
     played = Deep(**capabilities)
     await played.play(DEEP)
 
@@ -137,7 +137,7 @@ async def test_sessions_that_cannot_be_made_again_are_kept(
 
 
 async def test_another_state_than_before_fails_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_WAITING", 1)
+    monkeypatch.setattr(group_sessions, "MAX_WAITING", 1)
 
     class Whimsical(Counting):
         async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
@@ -168,6 +168,6 @@ async def test_five_thousand_nodes_take_bounded_sessions_and_memory() -> None:
 
     (tree,) = played.trees
     assert len(tree.nodes) + tree.num_left_out > 4_000
-    assert played.door.most <= waiting.MAX_WAITING + 3
+    assert played.door.most <= group_sessions.MAX_WAITING + 3
     assert psutil.Process().memory_info().rss - before < 300 * MIB
     assert found.selected
