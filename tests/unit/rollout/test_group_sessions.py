@@ -2,17 +2,22 @@
 
 import asyncio
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from gymfleet_client.errors import EnvironmentFailed
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, OpenSession, StepResult
 from gymfleet_contracts.trajectory import Status, sampled_by
 from gymfleet_rollout import group_sessions
 from gymfleet_rollout.inference.base import Generation
+from gymfleet_rollout.seen import Prompted
+from gymfleet_rollout.tree import Node
 
 from tests.fixtures.searches import RIGHT, Path, Played, Specs, actions
-from tests.unit.rollout.test_episode import CHAT, LEFT, SPEC, Door, ScriptedPolicy
+from tests.unit.rollout.test_episode import CHAT, LEFT, SPEC, Door, ScriptedPolicy, group
 
 MIB = 1 << 20
 
@@ -171,3 +176,139 @@ async def test_five_thousand_nodes_take_bounded_sessions_and_memory() -> None:
     assert played.door.most <= group_sessions.MAX_WAITING + 3
     assert psutil.Process().memory_info().rss - before < 300 * MIB
     assert found.selected
+
+
+# --- one by one
+
+
+class Slow(Counting):
+    """Closes a session when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_close = asyncio.Event()
+        self.may_close.set()
+
+    async def close(self, session_id: str, *, timeout_s: float = 0) -> None:
+        await self.may_close.wait()
+        await super().close(session_id)
+
+
+class Sessions:
+    """Those of a group, of which few stay open, and nodes that have them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        monkeypatch.setattr(group_sessions, "MAX_WAITING", most)
+        self.door = Slow()
+        can = Capabilities(deterministic=True, fork=ForkSupport.NATIVE)
+        parts: Any = SimpleNamespace(sessions=self.door, spec=SPEC.model_copy(update={"capabilities": can}))
+        self.group = group_sessions.GroupSessions(parts, group(), together=True)
+
+    async def root(self) -> Node:
+        session = await self.group.open()
+        root = Node(
+            id="0", parent_id=None, depth=0, observation="A door.", score=0.0, ended=None, task=session.task,
+            session_id=session.session_id, index=0, branch=session.session_id, prompt=Prompted(), num_tokens=0,
+        )  # fmt: skip
+        self.group.arrived(root)
+        return root
+
+    async def child(self, parent: Node, action: str) -> Node:
+        """What an action leads to, in a fork."""
+        (session,) = await self.group.fork(parent, 1)
+        result = await self.door.step(session.session_id, parent.index, action)
+        turn: Any = SimpleNamespace(action=action)
+        child = replace(
+            parent, id=f"{parent.id}/{action}", parent_id=parent.id, parent=parent, depth=parent.depth + 1,
+            observation=result.observation, session_id=session.session_id, index=parent.index + 1, turn=turn,
+        )  # fmt: skip
+        self.group.arrived(child)
+        return child
+
+    async def come_back_to(self, node: Node) -> None:
+        await self.group.take(node)
+        await self.group.give_back(node)
+
+
+async def test_that_which_nobody_came_back_to_for_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch, 2)
+    first, second = await sessions.root(), await sessions.root()
+    await sessions.come_back_to(first)
+    third = await sessions.root()
+    await sessions.come_back_to(third)
+
+    assert sessions.door.closed == [second.session_id]
+
+
+async def test_one_in_use_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch, 1)
+    first = await sessions.root()
+    await sessions.group.take(first)
+    second = await sessions.root()
+    await sessions.come_back_to(second)
+
+    assert sessions.door.closed == [second.session_id]
+
+
+async def closed_child(sessions: Sessions, root: Node) -> Node:
+    child = await sessions.child(root, "go left")
+    await sessions.come_back_to(root)
+    assert sessions.door.closed == [child.session_id]
+    return child
+
+
+async def test_one_is_made_again_from_the_node_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch, 1)
+    root = await sessions.root()
+    child = await closed_child(sessions, root)
+    await sessions.group.take(child)
+
+    assert sessions.door.forked[-1] == (root.session_id, 0, child.session_id)
+    assert sessions.door.states[child.session_id] == ["go left"]
+    assert sessions.group.num_replayed == 1
+
+
+@pytest.mark.parametrize("why", ["in use", "left"])
+async def test_one_that_may_move_on_meanwhile_is_not_forked(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    sessions = Sessions(monkeypatch, 1)
+    root = await sessions.root()
+    child = await closed_child(sessions, root)
+    if why == "in use":
+        await sessions.group.take(root)
+    else:
+        sessions.group.left(root)
+    await sessions.group.take(child)
+
+    assert child.session_id == f"s{len(sessions.door.opened)}" == "s2", "it was opened anew"
+    assert sessions.door.states["s2"] == ["go left"]
+
+
+async def test_one_that_is_being_closed_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(monkeypatch, 1)
+    first = await sessions.root()
+    second = await sessions.root()
+    sessions.door.may_close.clear()
+    closing = asyncio.create_task(sessions.come_back_to(second))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    before = first.session_id
+    await sessions.group.take(first)
+    sessions.door.may_close.set()
+    await closing
+
+    assert sessions.door.closed == [before]
+    assert first.session_id == "f1", "a fork of the other one, which stands at the same node"
+
+
+@pytest.mark.parametrize("other", [{"score": 0.5}, {"observation": "Another door."}])
+async def test_another_state_is_told_by_text_or_score(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
+    sessions = Sessions(monkeypatch, 1)
+    child = await closed_child(sessions, await sessions.root())
+    step = sessions.door.step
+
+    async def otherwise(session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
+        return (await step(session_id, index, action)).model_copy(update=other)
+
+    monkeypatch.setattr(sessions.door, "step", otherwise)
+    with pytest.raises(EnvironmentFailed, match="came to another state by the actions that led to node 0/go left"):
+        await sessions.group.take(child)

@@ -1,15 +1,18 @@
 """What a search tried and did not choose, where it is asked for, and what it said of every node."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import Budget
 from gymfleet_contracts.trajectory import FinishReason, Status, Trajectory
+from gymfleet_rollout.handed_in import HandedIn
 from pydantic import ValidationError
 
 from tests.fixtures.scored import make_scored
 from tests.fixtures.searches import RIGHT, Path, Played, actions
-from tests.unit.rollout.test_episode import LEFT, OPEN
+from tests.unit.rollout.test_episode import LEFT, OPEN, group
+from tests.unit.rollout.test_node_values import NODE
 
 WORTH: dict[Path, float] = {
     ("go left",): 0.1,
@@ -107,3 +110,14 @@ async def test_a_group_has_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_selected_was_not_rejected() -> None:
     with pytest.raises(ValidationError, match="what a search selected it did not reject"):
         make_scored(selected=True, rejected=True)
+
+
+def test_a_node_that_was_played_on_stays_one_when_it_is_forked_again() -> None:
+    handed_in = HandedIn(group(rejected=True), together=True)
+    node = replace(NODE, id="1", parent_id="0", depth=1)
+    child = replace(NODE, id="2", parent_id="1", depth=2)
+    for one in (NODE, node, child, replace(node, branch="-1.1")):
+        handed_in.reached(one)
+
+    assert handed_in.add_rejected(None) == 0
+    assert handed_in.leaves == [(child, "rejected")]

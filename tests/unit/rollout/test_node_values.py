@@ -1,0 +1,69 @@
+"""Values of nodes: one for each transcript."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gymfleet_contracts.reward import RewardSpec
+from gymfleet_contracts.rollout import Budget
+from gymfleet_contracts.session import TaskRef
+from gymfleet_contracts.trajectory import FinishReason
+from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.node_values import NodeValues
+from gymfleet_rollout.seen import Prompted, Seen
+from gymfleet_rollout.tree import Node
+
+from tests.unit.rollout.test_episode import Door, ScriptedPolicy, group
+
+TASK = TaskRef(env="door", split="train", level="easy", task_id="easy.train.0")
+NODE = Node(
+    id="0", parent_id=None, depth=0, observation="A door.", score=0.0, ended=None, task=TASK, session_id="s1", index=0,
+    branch="", prompt=Prompted(), num_tokens=0,
+)  # fmt: skip
+
+
+class Numbering:
+    """Each that is asked about is worth one more than the one before."""
+
+    num_asked = 0
+
+    async def totals(self, requests: Any, *, timeout_s: float) -> list[float]:
+        del timeout_s
+        first = self.num_asked
+        self.num_asked += len(requests)
+        return [float(first + place) for place in range(len(requests))]
+
+
+def values_of(budget: Budget | None = None) -> tuple[NodeValues, Numbering, Spending]:
+    evaluator, policy = Numbering(), ScriptedPolicy("")
+    parts: Any = SimpleNamespace(evaluator=evaluator, policy=policy, format=SimpleNamespace(version=1))
+    spending = Spending(budget or Budget(), policy.timeout)
+    door: Any = Door()
+    return NodeValues(parts, group(evaluator=RewardSpec()), spending, Seen(None, door, 1.0)), evaluator, spending
+
+
+async def test_what_went_alike_has_one_value_that_counts_once() -> None:
+    values, evaluator, spending = values_of()
+
+    assert await values.of([NODE, replace(NODE, id="0-0.1", session_id="f1", branch="-0.1")]) == [0.0, 0.0]
+    assert await values.of([NODE]) == [0.0]
+    assert evaluator.num_asked == spending.evaluations == 1
+
+
+@pytest.mark.parametrize("other", [{"score": 0.5}, {"observation": "An open door."}, {"ended": FinishReason.MAX_TURNS}])
+async def test_what_went_otherwise_has_its_own(other: dict[str, Any]) -> None:
+    values, _, spending = values_of()
+
+    assert await values.of([NODE, replace(NODE, **other)]) == [0.0, 1.0]
+    assert spending.evaluations == 2
+
+
+async def test_a_budget_counts_what_is_asked_for() -> None:
+    values, evaluator, _ = values_of(Budget(evaluations=1))
+    await values.of([NODE, NODE])
+
+    assert await values.of([NODE]) == [0.0]
+    with pytest.raises(BudgetSpent):
+        await values.of([replace(NODE, score=0.5)])
+    assert evaluator.num_asked == 1
