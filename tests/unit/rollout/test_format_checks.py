@@ -1,6 +1,8 @@
 """The conformance suite of reply formats: over all that come with gymfleet, and over broken ones."""
 
+import gc
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,21 @@ def test_any_text_can_be_read(name: str, text: str) -> None:
     for end in {len(text), len(text) // 2}:
         parsed = reply_format.parse(text[:end])
         assert parsed.action is None or parsed.action.strip() == parsed.action
+
+
+def test_collections_of_garbage_are_not_held_against_a_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = time.thread_time
+    collecting: set[bool] = set()
+
+    def watched() -> float:
+        collecting.add(gc.isenabled())
+        return clock()
+
+    monkeypatch.setattr(time, "thread_time", watched)
+
+    assert examine("plain") == []
+    assert collecting == {False}, "a collection takes a second in a process of many objects"
+    assert gc.isenabled()
 
 
 def test_a_sound_one_of_somebodys_own(tmp_path: Path) -> None:
