@@ -16,8 +16,8 @@ import torch
 from gymfleet_contracts.weights import MANIFEST, WeightsManifest, WeightsOnGpu
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.gpu_weights import require_same_bytes, tensors_in
+from gymfleet_trainer.model.weight_files import write_weights
 from gymfleet_trainer.publish.transfers.cuda_ipc import CudaIpc, described, fill
-from gymfleet_trainer.publish.weight_files import write_weights
 from safetensors.torch import load_file
 
 from benchmarks import gpu_parts

@@ -29,7 +29,7 @@ from gymfleet_rollout.inference.server import ServerEngine
 from gymfleet_rollout.inference.worker_extension import PolicyLoader
 from gymfleet_rollout.model import vocab_size
 from gymfleet_rollout.policy import Policy
-from gymfleet_trainer.publish.weight_files import write_weights
+from gymfleet_trainer.model.weight_files import write_weights
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM

@@ -27,7 +27,7 @@ from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.streaming import streamed
-from gymfleet_trainer.publish.weight_files import write_weights
+from gymfleet_trainer.model.weight_files import write_weights
 from gymfleet_trainer.stages.reinforce import Reinforce
 from safetensors.torch import load_file
 from torch import Tensor

@@ -7,7 +7,7 @@ import pytest
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_rollout.backend import EngineConfig, GenerationRequest
 from gymfleet_rollout.inference.base import WeightsRejected
-from gymfleet_trainer.publish.weight_files import write_weights
+from gymfleet_trainer.model.weight_files import write_weights
 from safetensors.torch import save_file
 from torch import arange, bfloat16, zeros
 

@@ -12,9 +12,9 @@ from gymfleet_contracts.weights import MANIFEST, WeightsManifest, WeightsOnGpu
 from gymfleet_rollout.inference.base import EngineConfig, WeightsRejected
 from gymfleet_rollout.inference.embedded import EmbeddedEngine
 from gymfleet_rollout.inference.gpu_weights import require_same_bytes, tensors_in, tensors_on_gpu
+from gymfleet_trainer.model.weight_files import write_weights
 from gymfleet_trainer.publish.transfers import transfer_of
 from gymfleet_trainer.publish.transfers.cuda_ipc import CudaIpc, described, fill
-from gymfleet_trainer.publish.weight_files import write_weights
 from pydantic import ValidationError
 
 from tests.fixtures.numbered_engine import NumberedEngine

@@ -13,8 +13,8 @@ from gymfleet_contracts.weights import WeightsBroadcast
 from gymfleet_rollout.errors import PolicyUpdateFailed
 from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.received_weights import ReceivedWeights
+from gymfleet_trainer.model.weight_files import write_weights
 from gymfleet_trainer.publish.transfers.broadcast import Broadcast
-from gymfleet_trainer.publish.weight_files import write_weights
 from safetensors.torch import load_file
 
 from tests.fixtures.numbered_engine import World, numbered_weights

@@ -14,6 +14,7 @@ from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.reward_head import Reads, RewardModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -23,6 +24,8 @@ from tests.fixtures.small_models import MODEL_TYPES, save_small_model
 
 WORKERS: Final = {"first": (0, 4), "middle": (1, 3), "last": (4, 5)}
 """Rank and number of all. No two are of as many: torch keeps what it found out of the group before."""
+
+REWARDS: Final[list[tuple[str, Reads]]] = [("qwen3", "episode"), ("qwen3", "turns"), ("gemma2", "turns")]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,50 @@ def test_adapters_begin_as_those_of_one_worker(ranks: Ranks, tiny_model: Path) -
     whole = AdaptedPolicy.adapting(tiny_model, section, seed=5)
     assert any(value.any() for name, value in whole.named_parameters() if "lora_A" in name)
     assert_is_its_part(part, whole, ranks)
+
+
+@pytest.fixture(scope="module")
+def rewards(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) -> dict[tuple[str, Reads], Path]:
+    """Reward models with random heads, written before there are workers."""
+    places = {}
+    for name, reads in REWARDS:
+        model = RewardModel(PolicyModel.from_pretrained(models[name]), reads)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter)
+        places[name, reads] = tmp_path_factory.mktemp(f"{name}-{reads}")
+        model.save_pretrained(places[name, reads])
+    return places
+
+
+@pytest.mark.parametrize(("model_type", "reads"), REWARDS)
+def test_a_worker_reads_its_rows_of_a_reward_model(
+    model_type: str,
+    reads: Reads,
+    rewards: dict[tuple[str, Reads], Path],
+    ranks: Ranks,
+    models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = RewardModel(PolicyModel.from_pretrained(models[model_type], ranks=ranks), reads)
+    opened = transformers.modeling_utils.safe_open
+    monkeypatch.setattr(
+        transformers.modeling_utils, "safe_open", lambda *args, **kwargs: Counted(opened(*args, **kwargs))
+    )
+
+    part.load_pretrained(rewards[model_type, reads])
+
+    whole = RewardModel(PolicyModel.from_pretrained(models[model_type]), reads)
+    monkeypatch.undo()
+    whole.load_pretrained(rewards[model_type, reads])
+    assert whole.hf.score.weight.any()
+    expected = dict(whole.named_parameters())
+    assert [name for name, _ in part.named_parameters()] == list(expected)
+    for name, parameter in part.named_parameters():
+        assert isinstance(parameter, DTensor)
+        assert torch.equal(parameter.to_local(), own_rows(expected[name], ranks)), name
+        assert (parameter.dtype, parameter.requires_grad) == (torch.float32, True), name
+    for (name, buffer), other in zip(part.named_buffers(), whole.buffers(), strict=True):
+        assert torch.equal(buffer, other), name
 
 
 class Counted:

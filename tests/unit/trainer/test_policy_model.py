@@ -13,7 +13,7 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
 from gymfleet_trainer.model.recast import RecastLinear
 from gymfleet_trainer.model.streaming import streamed
-from gymfleet_trainer.publish.weight_files import write_config, write_weights
+from gymfleet_trainer.model.weight_files import write_config, write_weights
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM

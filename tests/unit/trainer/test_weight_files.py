@@ -16,10 +16,10 @@ from gymfleet_rollout.inference.base import WeightsRejected
 from gymfleet_rollout.inference.manifest import read_manifest, require_intact, require_loaded
 from gymfleet_rollout.inference.weights import require_same_tensors, tensor_shapes
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.model import weight_files
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.streaming import streamed
-from gymfleet_trainer.publish import weight_files
-from gymfleet_trainer.publish.weight_files import in_buckets, write_weights
+from gymfleet_trainer.model.weight_files import in_buckets, write_weights
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 

@@ -7,7 +7,6 @@ import gc
 import os
 import random
 import shutil
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from gymfleet_trainer.distributed.ranks import Ranks, device_of
 from gymfleet_trainer.distributed.row_files import together
-from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.errors import RunDirectoryError, UnsupportedModel
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.background_write import BackgroundWrite
 from gymfleet_trainer.learning.checkpoint_files import Kept, begin_kept, read_states, write_kept
@@ -51,8 +50,8 @@ from gymfleet_trainer.model.optimizer import masters_of
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.temperatures import pack_by_temperature
+from gymfleet_trainer.model.weight_files import write_model
 from gymfleet_trainer.publish.probe import Parity, compare
-from gymfleet_trainer.publish.weight_files import write_config, write_weights
 from gymfleet_trainer.run.groups import Group
 
 MODEL: Final = "model"
@@ -260,14 +259,11 @@ class LocalLearner:
         if isinstance(self._model, AdaptedPolicy):
             self._model.save_adapter(directory, dtype=self._published_dtype)
         else:
-            tensors = streamed(self._model.hf, self._published_dtype, self._ranks)
-            try:
-                if self._writes:
-                    write_config(self._model.hf, directory, self._published_dtype)
-                    bucket_bytes = self._recipe.publish.bucket_mib << 20
-                    write_weights(directory, tensors, bucket_bytes, self._published_dtype)
-            finally:
-                deque(tensors, maxlen=0)  # the other ranks give their shards, also when the first could not write
+            model, dtype = self._model.hf, self._published_dtype
+            write_model(
+                directory, model, streamed(model, dtype, self._ranks), dtype,
+                writes=self._writes, bucket_bytes=self._recipe.publish.bucket_mib << 20,
+            )  # fmt: skip
             self._keep(directory, GENERATION)
 
     def save_model(self, directory: Path) -> None:
@@ -427,7 +423,7 @@ class LocalLearner:
             previous = None if "reward" in self._restored else self._previous
             try:
                 self._reward = self._new_reward_model(options, previous)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, UnsupportedModel) as error:
                 if previous is None:
                     raise
                 told = " ".join(str(error).split())

@@ -29,6 +29,7 @@ from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.loading import outline, read_model, standing_in
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs, recompute_activations
+from gymfleet_trainer.model.streaming import streamed
 
 
 class AdaptedPolicy(PolicyModel):
@@ -103,10 +104,11 @@ class AdaptedPolicy(PolicyModel):
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the model that the adapter is merged into, as any other; see `PolicyModel.save_pretrained`."""
-        plain = (item for item in self.hf.state_dict(keep_vars=True).items() if not is_adapter(item[0]))
-        state = collected_state(dict(merged_name(self.hf, name, value) for name, value in plain))
-        if self.ranks is None or self.ranks.first:
-            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+
+        def merged(name: str, value: Tensor) -> tuple[str, Tensor] | None:
+            return None if is_adapter(name) else merged_name(self.hf, name, value)
+
+        self._write(Path(directory), streamed(self.hf, self.masters, self.ranks, merged))
 
     def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None) -> None:
         """Write the adapter alone, in a dtype or as it is. For a sharded model every rank calls this."""

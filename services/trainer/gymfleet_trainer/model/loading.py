@@ -61,14 +61,15 @@ def outline(path: str | Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def fill(root: nn.Module, model: Any, path: str | Path, placement: Placement) -> None:
-    """Read this rank's rows of each weight of an `outline` that has been sharded, and no other bytes of them.
+def fill(root: nn.Module, model: Any, plain: Any, path: str | Path, placement: Placement) -> None:
+    """Read this rank's rows of each weight of a model that has been sharded, and no other bytes of them.
 
     Files that are not safetensors are read whole by every rank. Adapters stay as they are.
 
     Args:
         root: the module that was sharded.
-        model: the transformers model in it, with adapters or without.
+        model: the transformers model in it, with adapters or without, such as an `outline`.
+        plain: the same on the meta device, without adapters and whole. It is used up.
         path: the hub id or local path.
         placement: where the shards are kept.
 
@@ -76,7 +77,6 @@ def fill(root: nn.Module, model: Any, path: str | Path, placement: Placement) ->
         UnsupportedModel: the files lack a weight of the model.
     """
     # Files name the weights of a model without adapters. This one has no weights but those shards.
-    plain = empty_model(model.config, attention=PACKED_ATTENTION, dtype=model.dtype)
     places = {plain_name(name): name for name in _names(model) if not is_adapter(name)}
     for name in _names(plain):
         _put(plain, name, _get(model, places[name]))

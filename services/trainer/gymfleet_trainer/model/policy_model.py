@@ -11,17 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from gymfleet_trainer.distributed.ranks import Ranks
-from gymfleet_trainer.distributed.sharding import Placement, collected_state, shard
+from gymfleet_trainer.distributed.sharding import Placement, shard
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model import vision
+from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
-from gymfleet_trainer.model.families import decoder_of, logit_scale
+from gymfleet_trainer.model.families import decoder_of, empty_model, logit_scale
 from gymfleet_trainer.model.loading import fill, outline, read_model
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.recast import RecastLinear, recast_linears
+from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.trees import ModelInputs
 from gymfleet_trainer.model.vision import Features, PackedImages
+from gymfleet_trainer.model.weight_files import write_model
 
 MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
@@ -104,7 +107,8 @@ class PolicyModel(nn.Module):
             return self.to(device)
         self.placement = Placement(ranks, torch.device(device), self.compute_dtype, cpu_offload)
         shard(self, self.body.layers, self.placement)
-        fill(self, self.hf, path, self.placement)
+        plain = empty_model(self.hf.config, attention=PACKED_ATTENTION, dtype=self.hf.dtype)
+        fill(self, self.hf, plain, path, self.placement)
         return self
 
     @property
@@ -245,11 +249,13 @@ class PolicyModel(nn.Module):
     def save_pretrained(self, directory: str | Path) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
-        They are written as they are held. For a sharded model every rank calls this, and the first one writes.
+        They are written as they are held. For a sharded model every rank calls this, and the first one writes,
+        which has the tensors of one of its files at a time.
         """
-        state = collected_state(self.hf.state_dict(keep_vars=True))
-        if self.ranks is None or self.ranks.first:
-            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+        self._write(Path(directory), streamed(self.hf, self.masters, self.ranks))
+
+    def _write(self, directory: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        write_model(directory, self.hf, tensors, self.masters, writes=self.ranks is None or self.ranks.first)
 
 
 class Reference(Protocol):

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from gymfleet_trainer.distributed.sharding import collected_state, shard, sharded_like
+from gymfleet_trainer.distributed.sharding import shard, sharded_like
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.critic import allocate, tensors_of
+from gymfleet_trainer.model.loading import fill
 from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
 from gymfleet_trainer.model.recast import recast_linears
+from gymfleet_trainer.model.streaming import streamed
+from gymfleet_trainer.model.weight_files import write_model
 
 Reads: TypeAlias = Literal["episode", "turns"]
 """`episode`: one number, at the last token of a transcript; `turns`: one at the token that ends each turn."""
@@ -38,9 +41,8 @@ class RewardModel(nn.Module):
         config = copy.deepcopy(policy.body.config)
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the head that was trained is the one that scores
-        with torch.device("meta"):  # as for a critic: no rank has room for a whole one
-            self.hf = _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION)
-            self.to(masters or policy.masters)
+        # As for a critic: no rank has room for a whole one.
+        self.hf = _outline(reads, config, masters or policy.masters)
         recast_linears(self)
         self.hf.config.use_cache = False
         if policy.body.is_gradient_checkpointing:
@@ -54,6 +56,7 @@ class RewardModel(nn.Module):
             for parameter in self.hf.score.parameters():
                 parameter.zero_()
         self._reads = reads
+        self._placement = policy.placement
         self.ranks = policy.ranks
         self.compute_dtype = policy.compute_dtype
         self.dtype = policy.dtype
@@ -74,12 +77,19 @@ class RewardModel(nn.Module):
 
     def save_pretrained(self, directory: Path) -> None:
         """Write config and safetensors. For a sharded model every rank calls this, and the first one writes."""
-        state = collected_state(self.hf.state_dict(keep_vars=True))
-        if self.ranks is None or self.ranks.first:
-            self.hf.save_pretrained(str(directory), state_dict=state, safe_serialization=True)
+        held = next(self.parameters()).dtype
+        writes = self.ranks is None or self.ranks.first
+        write_model(directory, self.hf, streamed(self.hf, held, self.ranks), held, writes=writes)
 
     def load_pretrained(self, directory: Path) -> None:
-        """Load what `save_pretrained` wrote. Raises `OSError` or `ValueError` where there is no such model."""
+        """Load what `save_pretrained` wrote; each rank reads its own rows.
+
+        Raises `OSError`, `ValueError` or `UnsupportedModel` where there is no such model.
+        """
+        if self._placement is not None:
+            plain = _outline(self._reads, self.hf.config, next(self.parameters()).dtype)
+            fill(self, self.hf, plain, directory, self._placement)
+            return
         given = _HEADS[self._reads].from_pretrained(
             str(directory), dtype=self.dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
@@ -93,3 +103,9 @@ class RewardModel(nn.Module):
         """Load what `weights` returned; they are whole, or sharded over as many ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
+
+
+def _outline(reads: Reads, config: Any, dtype: torch.dtype) -> Any:
+    """Return such a model on the meta device."""
+    with torch.device("meta"):
+        return _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION, dtype=dtype)

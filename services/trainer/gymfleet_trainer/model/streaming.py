@@ -1,6 +1,6 @@
 """A model's tensors one at a time, named and shaped as its files have them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
@@ -13,23 +13,36 @@ from gymfleet_trainer.distributed.sharding import collected
 _CONVERSIONS: Final = "_weight_conversions"
 
 
-def streamed(model: Any, dtype: torch.dtype, ranks: Ranks | None) -> Iterator[tuple[str, Tensor]]:
+def streamed(
+    model: Any,
+    dtype: torch.dtype,
+    ranks: Ranks | None,
+    written: Callable[[str, Tensor], tuple[str, Tensor] | None] = lambda name, tensor: (name, tensor),
+) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, whole tensor) of a transformers model; tied ones once.
 
     Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, floating-point ones in
     `dtype`, and the others nothing. Without `ranks` they are the model's own, not copied and not cast, unless the
     model's files hold in one what it holds in several.
     Only one tensor is whole at a time, unless the model's files hold in one what it holds in several.
+
+    Args:
+        model: the model.
+        dtype: what they are to be written in.
+        ranks: those that share it.
+        written: as what each of its tensors is written, under which name; None for those that are not.
     """
     ignored = set(model._keys_to_ignore_on_save or ())  # noqa: SLF001 - has no public name
     seen: set[int] = set()
     joined: dict[str, Tensor] = {}
     joins = _joins(model)
-    for name, value in model.state_dict(keep_vars=True).items():
-        if id(value) in seen or name in ignored:
+    for held, value in model.state_dict(keep_vars=True).items():
+        if id(value) in seen or held in ignored:
             continue
         seen.add(id(value))
-        tensor = value.detach()
+        if (found := written(held, value.detach())) is None:
+            continue
+        name, tensor = found
         if ranks is not None or joins:  # half as much is sent, or kept
             tensor = collected(tensor.to(dtype) if tensor.is_floating_point() else tensor)
         if ranks is not None and not ranks.first:

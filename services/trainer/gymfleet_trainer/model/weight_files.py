@@ -1,6 +1,7 @@
-"""A version's directory: buckets of safetensors that are written as the tensors come, and what says what they hold."""
+"""A model's directory: buckets of safetensors that are written as the tensors come, and what says what they hold."""
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +15,42 @@ from torch import Tensor
 _WORD: Final = 8
 _COPIED: Final = 1 << 20
 """Elements that are cast, summed and written together: they stay in a processor's cache."""
+_EXPORTED_BYTES: Final = 2 << 30
+"""Of a file of an exported model, whose tensors the first rank holds at once."""
 _DTYPES: Final[dict[torch.dtype, DtypeName]] = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 
 Named = tuple[str, Tensor]
+
+
+def write_model(
+    directory: Path,
+    model: Any,
+    tensors: Iterable[Named],
+    dtype: torch.dtype,
+    *,
+    writes: bool,
+    bucket_bytes: int = _EXPORTED_BYTES,
+) -> None:
+    """Write a transformers model, as transformers and vLLM read it; every rank of a sharded one calls this.
+
+    Args:
+        directory: where to; it is made.
+        model: whose config it is.
+        tensors: see `streamed`.
+        dtype: of its weights.
+        writes: whether this is the rank that writes. The others only exhaust `tensors`, to give their shards.
+        bucket_bytes: of the weights' files, at most.
+    """
+    try:
+        if writes:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_config(model, directory, dtype)
+            write_weights(directory, tensors, bucket_bytes, dtype)
+    finally:
+        deque(tensors, maxlen=0)  # the other ranks give their shards, also when the first could not write
 
 
 def write_config(model: Any, directory: Path, dtype: torch.dtype) -> None:
