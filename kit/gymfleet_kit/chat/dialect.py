@@ -22,6 +22,7 @@ from gymfleet_kit.chat.template import ChatTemplate, UnusableTemplate
 REPLY: Final = "assistant-sentinel-7f3a"
 ANSWER: Final = "user-sentinel-c41d"
 _REASONING: Final = "reasoning-sentinel-5b20"
+_UNUSUAL: Final = "_e81d"
 _HALF_TAG: Final = re.compile(r"[<\[][^<>\[\]]{0,60}$")
 _TAG: Final = r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{2,40}\])"
 _OPENING: Final = re.compile(rf"({_TAG}(?:\w{{1,16}}(?={_TAG}|\s*$)(?:{_TAG})?)?)(\s*)$")
@@ -126,13 +127,9 @@ class Dialect:
         self.call_end = self.text_end
         if tools:
             self.form, self._syntax, self.call_end = self._find_calls()
+            self._require_declarations()
         self._unthought, self._head, self._tail = self._find_surroundings()
         self._require_round_trips()
-
-    @property
-    def untold(self) -> list[str]:
-        """Return the functions that the template was given and does not tell the model of."""
-        return [name for name in self._tools if name not in self.prompt]
 
     def message(self, reply: ModelReply) -> dict[str, Any]:
         """Return a reply as the message that the template is given."""
@@ -239,6 +236,19 @@ class Dialect:
         return ModelReply("\n".join(contents), "\n".join(thoughts), tuple(calls), clean=clean)
 
     # --- learning
+
+    def _require_declarations(self) -> None:
+        """Raise UnusableTemplate for a template that writes calls and never tells the model what there is to call."""
+        renamed = [
+            {**one, "function": {**one["function"], "name": f"{one['function']['name']}{_UNUSUAL}"}}
+            for one in self.declared
+        ]  # a usual name, such as `act`, may stand in any text
+        prompt = self._template.render(self._opening, prompt=True, tools=renamed)
+        if untold := [name for name in self._tools if f"{name}{_UNUSUAL}" not in prompt]:
+            raise UnusableTemplate(
+                f"the chat template declares no functions: it leaves out {untold[0]!r} (in rollouts, "
+                'rollout.format.style = "hermes" tells of them in the instructions)'
+            )
 
     def _render(self, more: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
         return self._template.render([*self._opening, *more], prompt=prompt, tools=self.declared)

@@ -232,8 +232,6 @@ class ChatTokens:
             messages: the conversation.
             seeing: how many tokens an image is; without it a conversation with images is refused.
         """
-        if untold := self.dialect.untold:
-            raise UnusableTemplate(f"the chat template declares no functions: it leaves out {untold[0]!r}")
         last = max((place for place, one in enumerate(messages) if one.teaches), default=-1)
         replies = {
             place: self._said(one, place) for place, one in enumerate(messages[: last + 1]) if one.role == "assistant"

@@ -221,7 +221,8 @@ def test_what_cannot_be_trained_is_a_line_with_its_place(model: Path, record: di
             "it declares functions in `tools`, and no functions can be called: ", id="no calls",
         ),
         pytest.param(
-            QWEN.replace("{{ tool | tojson }}", ""), "the chat template declares no functions: it leaves out 'weather'",
+            QWEN.replace("{{ tool | tojson }}", ""),
+            "it declares functions in `tools`, and the chat template declares no functions: it leaves out 'weather'",
             id="no declarations",
         ),
     ],
