@@ -345,7 +345,7 @@ def written(ranks: Ranks | None, model: Path, directory: Path) -> list[str]:
     tensors = streamed(PolicyModel.from_pretrained(model, ranks=ranks).hf, torch.bfloat16, ranks)
     if ranks is None or ranks.first:
         directory.mkdir()
-        write_weights(directory, tensors, 50_000)
+        write_weights(directory, tensors, 50_000, torch.bfloat16)
     return [name for name, _ in tensors]
 
 
