@@ -173,6 +173,27 @@ def test_what_is_needed_between_updates() -> None:
     assert playing([{"kind": "sft", **data}, REINFORCE]) == 12 * size, "of the stage that keeps most"
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_version_that_engines_load_from_the_gpu_lies_there(offload: bool) -> None:
+    def of(transfer: str, **changes: Any) -> MemoryPlan:
+        trainer = {"cpu_offload": offload}
+        return planned(
+            "1xh100", placement={"colocated": True}, trainer=trainer, publish={"transfer": transfer}, **changes
+        )
+
+    engines, disk = {"dtype": "bfloat16", "max_model_len": 512}, of("disk")
+    size = disk.num_parameters
+    whole, half = of("cuda_ipc"), of("cuda_ipc", inference=engines)
+
+    assert (parts(whole)["version for engines"], parts(half)["version for engines"]) == (4 * size, 2 * size)
+    assert "version for engines" not in parts(disk)
+    assert [after - before for before, after in zip(disk.devices[0].turns, whole.devices[0].turns, strict=True)] == [
+        4 * size, 4 * size,
+    ], "it stays for as long as the run lives"  # fmt: skip
+    adapters = of("cuda_ipc", model={"scratch": {"num_layers": 1}, "lora": {"rank": 2}})
+    assert "version for engines" not in parts(adapters), "which are sent as files"
+
+
 def test_a_placement_says_what_lies_where() -> None:
     def names(gpus: str, **changes: Any) -> list[list[str]]:
         plan = planned(gpus, **changes)

@@ -108,12 +108,21 @@ class Counter:
         gathered = (2 * self.size.largest_layer + self.size.outer) * _at_least_float32(self.dtype).itemsize
         layers = [Part("gathered layers", gathered, "a smaller model")] if sharded else []
         passing = [*layers, *self._of_microbatches(options, algorithm)]
+        offered = list(self._offered())
+        kept = sum(part.size_bytes for part in offered)
         if self.recipe.trainer.cpu_offload and self.on_gpu:
-            return WorkerParts(tuple(passing), tuple(resident))
+            return WorkerParts((*offered, *passing), tuple(resident), resting_bytes=kept)
         gradients = sum(part.size_bytes for part in resident if part.what == "gradients")
         free = gradients + sum(part.size_bytes for part in passing)
         more = [] if isinstance(options, RewardModelOptions) else list(self._while_publishing(options, free))
-        return WorkerParts((*resident, *passing, *more), resting_bytes=self._resting(options, resident))
+        resting = self._resting(options, resident) + kept
+        return WorkerParts((*resident, *offered, *passing, *more), resting_bytes=resting)
+
+    def _offered(self) -> Iterator[Part]:
+        """Yield the version that the trainer keeps on its GPU for engines to load: see `CudaIpc`."""
+        if self.on_gpu and self.recipe.publish.transfer == "cuda_ipc" and self.recipe.model.lora is None:
+            item = getattr(torch, self.recipe.inference.dtype).itemsize
+            yield Part("version for engines", self.size.total * item, 'publish.transfer = "shared_memory"')
 
     def _resting(self, options: Any, resident: Sequence[Part]) -> int:
         """Return what is left of `resident` when updates are over, and what publishing takes besides."""
