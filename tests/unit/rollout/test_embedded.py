@@ -110,6 +110,13 @@ def ask(replica: EmbeddedEngine, max_tokens: int) -> "asyncio.Task[Continuation]
     return asyncio.create_task(replica.generate(GenerationRequest((1, 2), max_tokens, SAMPLING, (), "0")))
 
 
+async def arrival(core: CountingCore) -> None:
+    """Wait until the engine has a request, whose first step waits at the gate."""
+    async with asyncio.timeout(10):
+        while not core.requests:
+            await asyncio.sleep(0.001)
+
+
 async def test_each_request_gets_its_own_tokens(replica: EmbeddedEngine) -> None:
     answers = await asyncio.gather(*(ask(replica, 1 + place % 7) for place in range(100)))
 
@@ -142,8 +149,9 @@ async def test_an_interruption_keeps_what_there_is(replica: EmbeddedEngine, core
     core.gate.clear()
     task = ask(replica, 900)
     await asyncio.sleep(0)
+    await arrival(core)
     interruption = asyncio.create_task(replica.interrupt())
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0)
     core.gate.set()
 
     await interruption
@@ -159,7 +167,7 @@ async def test_a_cancelled_request_is_aborted_in_the_engine(replica: EmbeddedEng
     core.gate.clear()
     task = ask(replica, 900)
     other = ask(replica, 3)
-    await asyncio.sleep(0.02)
+    await arrival(core)
 
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
