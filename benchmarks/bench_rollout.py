@@ -28,7 +28,7 @@ from typing import Any, Final
 import aiohttp
 import uvloop
 from gymfleet_client import GatewayClient, SessionStream
-from gymfleet_contracts.reward import RewardSpec
+from gymfleet_contracts.reward import EvaluatorSpec
 from gymfleet_contracts.rollout import EpisodeLimits, GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_kit.chat.tokens import ChatTokens
@@ -93,7 +93,7 @@ class Stand:
         groups = [
             GroupRequest(
                 run_id="bench", group_id=str(place), task=OpenSession(env="maze", task_index=place), num_samples=1,
-                limits=_limits(num_turns), strategy=spec, evaluator=RewardSpec(),
+                limits=_limits(num_turns), strategy=spec, evaluator=EvaluatorSpec.model_validate({"goal": {}}),
             )
             for place in range(num_trees)
         ]  # fmt: skip

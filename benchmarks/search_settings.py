@@ -85,7 +85,7 @@ def measured_by_goal(recipe: Recipe, arguments: argparse.Namespace) -> Recipe:
 def measured_by_model(recipe: Recipe, arguments: argparse.Namespace, policy: Path, name: str) -> Recipe:
     """Return a recipe that measures a trained policy by what a process reward model chooses, which knows no score."""
     asked = {"model": name, "activation": "sigmoid", "together": "product"}
-    evaluator = {"goal": {"enabled": False}, "process_reward_model": asked}
+    evaluator = {"process_reward_model": asked}
     stages = [_measure(recipe, "best_of_n", CURRENCIES[0], arguments.episodes, arguments.tasks)]
     return _by(_changed(recipe, model={"path": str(policy)}, stages=stages), evaluator)
 

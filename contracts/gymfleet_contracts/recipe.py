@@ -31,7 +31,7 @@ from gymfleet_contracts.recipe_sections import (
     TrainerSection,
 )
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.reward import RewardSection, RewardSpec
+from gymfleet_contracts.reward import EvaluatorSpec, RewardSection, RewardSpec
 from gymfleet_contracts.rollout import (
     ActionSpace,
     EpisodeLimits,
@@ -305,19 +305,19 @@ class Recipe(WireModel):
             )
 
     @property
-    def evaluator_spec(self) -> RewardSpec | None:
+    def evaluator_spec(self) -> EvaluatorSpec | None:
         """How nodes are valued, as it stands on the wire."""
         given = self.rollout.evaluator
         if given is None:
             return None
-        return RewardSpec.model_validate({**dict(given), "gamma": 1.0 if given.gamma is None else given.gamma})
+        return EvaluatorSpec.model_validate({**given.terms(), "gamma": 1.0 if given.gamma is None else given.gamma})
 
     def reward_spec(self, env: EnvironmentSection, gamma: float, own: RewardSection | None = None) -> RewardSpec:
         """Return the reward as it stands on the wire: that of a stage, if it has one of its own, or else the
         environment's or the recipe's. Its discount is the algorithm's `gamma` unless one is given.
         """
         reward = own or env.reward or self.reward
-        given = {**dict(reward), "gamma": gamma if reward.gamma is None else reward.gamma}
+        given = {**reward.terms(), "gamma": gamma if reward.gamma is None else reward.gamma}
         return RewardSpec.model_validate(given)
 
 

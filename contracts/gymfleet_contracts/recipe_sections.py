@@ -14,7 +14,7 @@ from pydantic import (
 
 from gymfleet_contracts._model import WireModel
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.reward import RewardSection
+from gymfleet_contracts.reward import EvaluatorSection, RewardSection
 from gymfleet_contracts.rollout import (
     ActionSpace,
     Budget,
@@ -277,7 +277,7 @@ class RolloutSection(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
     budget: Budget = Budget()
-    evaluator: RewardSection | None = None
+    evaluator: EvaluatorSection | None = None
 
     @field_validator("format", mode="before")
     @classmethod

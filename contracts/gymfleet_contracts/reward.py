@@ -1,7 +1,7 @@
 """How trajectories are scored: the recipe's `[reward]` table, and `POST /v1/scores`."""
 
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, StrictBool, model_validator
 
@@ -41,6 +41,9 @@ class RewardTerms(WireModel):
     model_config = ConfigDict(extra="allow", json_schema_extra={"propertyNames": {"pattern": f"^{_LABEL.pattern}$"}})
     __pydantic_extra__: dict[str, ComponentTable] = Field(init=False)
 
+    _goal: ClassVar[ComponentTable] = ComponentTable()
+    """The table of `goal` where none is given."""
+
     allocation: Allocation = "last_token"
     """How the total is spread over tokens: last_token, uniform_positive, discounted, discounted_normalised."""
 
@@ -54,16 +57,33 @@ class RewardTerms(WireModel):
 
     @property
     def components(self) -> dict[str, ComponentTable]:
-        """Return the tables by label, `goal` first, which counts where nothing else is said."""
-        return {"goal": _GOAL} | self.__pydantic_extra__
+        """Return the tables by label, `goal` first, which has one where nothing else is said."""
+        return {"goal": self._goal} | self.__pydantic_extra__
 
     @property
     def used(self) -> dict[str, str]:
         """Return the references of the components that count, by label."""
         return {label: table.use or label for label, table in self.components.items() if table.enabled}
 
+    def terms(self) -> dict[str, Any]:
+        """Return the allocation and every component by its label, none left to a default."""
+        return {"allocation": self.allocation, **self.components}
 
-_GOAL: Final = ComponentTable()
+
+class _NamedTerms(RewardTerms):
+    """Values of nodes: nothing counts that is not named, the environment's score least of all."""
+
+    _goal: ClassVar[ComponentTable] = ComponentTable(enabled=False)
+
+    @model_validator(mode="after")
+    def something_values(self) -> Self:
+        """At least one component counts."""
+        if not self.used:
+            raise ValueError(
+                "no component values the nodes: name one, such as `judge` or `process_reward_model`; `goal = {}` has "
+                "them valued by the environment's own score"
+            )
+        return self
 
 
 class RewardSection(RewardTerms):
@@ -83,11 +103,23 @@ class RewardSection(RewardTerms):
         return given
 
 
+class EvaluatorSection(_NamedTerms, RewardSection):
+    """How nodes are valued: a reward of which `goal` is a part only where it is named."""
+
+
 class RewardSpec(RewardTerms):
     """The terms and their discount, as they stand on the wire."""
 
     gamma: Discount = 1.0
     """Discount per token, for the discounted allocations."""
+
+
+class EvaluatorSpec(_NamedTerms, RewardSpec):
+    """How nodes are valued, as it stands on the wire; `goal` counts only where it is named."""
+
+    def reward(self) -> RewardSpec:
+        """Return the reward that an episode up to a node is given."""
+        return RewardSpec.model_validate({**self.terms(), "gamma": self.gamma})
 
 
 class ScoreRequest(WireModel):

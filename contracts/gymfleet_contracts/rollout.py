@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, StrictBool, model_validator
 from gymfleet_contracts._model import WireModel, is_absent
 from gymfleet_contracts.numbers import NUMBER, Integer
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.reward import RewardSpec
+from gymfleet_contracts.reward import EvaluatorSpec, RewardSpec
 from gymfleet_contracts.session import OpenSession
 from gymfleet_contracts.trajectory import AGENT, MAX_GROUP_SIZE, Purpose, RoleName, StrategyName
 from gymfleet_contracts.weights import WeightsBroadcast, WeightsOnGpu
@@ -179,7 +179,7 @@ class GroupRequest(WireModel):
     limits: EpisodeLimits = EpisodeLimits()
     budget: Budget = Budget()
     reward: RewardSpec = RewardSpec()
-    evaluator: RewardSpec | None = None
+    evaluator: EvaluatorSpec | None = None
     """How the reward service values the nodes of a strategy that evaluates."""
     rejected: StrictBool = False
     """Hand in what the strategy tried and did not hand in too, as far as it came, behind the others."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import StrategySpec
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
+from tests.fixtures.searches import BY_SCORE
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
 from tests.integration.test_rollout_service import finished, group
@@ -23,6 +23,7 @@ use = "forks"
 continuations = 2
 every = 3
 train_continuations = {continuations}
+[rollout.evaluator.goal]
 [rollout.evaluator.length]
 weight = -0.05
 min_tokens = 0
@@ -40,7 +41,7 @@ def http(maze_fleet: Fleet) -> Iterator[httpx.Client]:
 def test_states_are_valued_by_forks_of_their_sessions(http: httpx.Client) -> None:
     strategy = StrategySpec(use="forks", options={"continuations": 2, "every": 4})
 
-    job = finished(http, group("values", strategy=strategy, num_samples=2, evaluator=RewardSpec()))
+    job = finished(http, group("values", strategy=strategy, num_samples=2, evaluator=BY_SCORE))
 
     lines = http.get(f"/v1/jobs/{job.job_id}/trajectories").content.split(b"\n")[:-1]
     trajectories = [Trajectory.model_validate_json(line) for line in lines]

@@ -6,11 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import Budget, StrategySpec
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 
+from tests.fixtures.searches import BY_SCORE
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
 from tests.integration.test_loops import loop_of, stages
@@ -57,6 +57,7 @@ highest_value = 1.0
 """
 """Of one search: pairs of siblings, what to imitate, and labels of turns."""
 EVALUATOR = """
+[rollout.evaluator.goal]
 [rollout.evaluator.length]
 weight = -0.05
 min_tokens = 0
@@ -88,7 +89,7 @@ def http(maze_fleet: Fleet) -> Iterator[httpx.Client]:
 def test_it_plays_within_its_budget(http: httpx.Client, use: str, options: dict[str, Any]) -> None:
     spec, budget = StrategySpec(use=use, options=options), Budget(model_calls=60, env_steps=50)
 
-    job = finished(http, group(f"search-{use}", strategy=spec, num_samples=2, evaluator=RewardSpec(), budget=budget))
+    job = finished(http, group(f"search-{use}", strategy=spec, num_samples=2, evaluator=BY_SCORE, budget=budget))
 
     lines = http.get(f"/v1/jobs/{job.job_id}/trajectories").content.split(b"\n")[:-1]
     trajectories = [Trajectory.model_validate_json(line) for line in lines]

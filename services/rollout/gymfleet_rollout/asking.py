@@ -1,20 +1,25 @@
 """What a strategy asks the policy about what lies before it: marks, votes, comparisons.
 
-The questions are hints below the observation of a node that stays open, in a role of their own, so that each is a
-recorded reply which a stage may train on or leave out. An answer that cannot be read is counted in the record of the
-search, and is no mark.
+The questions stand below the observation of a node that stays open. Those of one call are asked side by side, so that
+the engine answers them in one batch, and one that was asked before is not asked again (`PlayContext.ask`). An answer
+that cannot be read is counted in the record of the search as often as it is used, and is no mark.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from gymfleet_rollout.episodes import side_by_side
 from gymfleet_rollout.strategy import Node, PlayContext
 
 VALUER: Final = "valuer"
 UNREADABLE: Final = "unreadable answers"
+T = TypeVar("T")
+R = TypeVar("R")
 _HIGHEST: Final = 10
+_AT_ONCE: Final = 64
+"""Questions. What waits longer for its turn than for its answer would meet the deadline of a reply."""
 _SHOWN: Final = 600
 """Characters of what an action led to."""
 _NUMBER: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,6})?)(?![\d.]*\d)")
@@ -31,18 +36,21 @@ async def marks(ctx: PlayContext, node: Node, candidates: Sequence[str], samples
         candidates: texts, each asked about by itself.
         samples: answers to each question.
     """
-    found: list[float | None] = []
-    for candidate in candidates:
-        question = (
-            f"Consider this way on:\n{candidate}\nHow likely does it lead to the goal? Answer with a number from 0 to "
-            f"{_HIGHEST}, and nothing else."
-        )
-        replies = await ctx.propose(node, samples, hint=question, role=VALUER)
-        given = [number(reply.text, _HIGHEST) for reply in replies]
-        read = [one / _HIGHEST for one in given if one is not None]
-        ctx.count(UNREADABLE, len(given) - len(read))
-        found.append(sum(read) / len(read) if read else None)
-    return found
+    different = list(dict.fromkeys(candidates))
+    found = await _answered(lambda candidate: _mark(ctx, node, candidate, samples), different)
+    by_candidate = dict(zip(different, found, strict=True))
+    return [by_candidate[candidate] for candidate in candidates]
+
+
+async def _mark(ctx: PlayContext, node: Node, candidate: str, samples: int) -> float | None:
+    question = (
+        f"Consider this way on:\n{candidate}\nHow likely does it lead to the goal? Answer with a number from 0 to "
+        f"{_HIGHEST}, and nothing else."
+    )
+    given = [number(answer, _HIGHEST) for answer in await ctx.ask(node, question, samples, role=VALUER)]
+    read = [one / _HIGHEST for one in given if one is not None]
+    ctx.count(UNREADABLE, len(given) - len(read))
+    return sum(read) / len(read) if read else None
 
 
 async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float]:
@@ -51,10 +59,9 @@ async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples
     question = (
         f"These are ways on:\n{listed}\nWhich leads to the goal most likely? Answer with its number, and nothing else."
     )
-    replies = await ctx.propose(node, samples, hint=question, role=VALUER)
     counts = [0] * len(candidates)
-    for reply in replies:
-        given = number(reply.text, len(candidates))
+    for answer in await ctx.ask(node, question, samples, role=VALUER):
+        given = number(answer, len(candidates))
         if given is None or given < 1 or given != int(given):
             ctx.count(UNREADABLE, 1)
         else:
@@ -69,8 +76,9 @@ async def comparisons(ctx: PlayContext, node: Node, candidates: Sequence[str], s
     answer that can be read is half won by either, and a candidate that is alone wins all.
     """
     won = [0.0] * len(candidates)
-    for first, second in combinations(range(len(candidates)), 2):
-        gained = await _better(ctx, node, candidates[first], candidates[second], samples)
+    pairs = list(combinations(range(len(candidates)), 2))
+    shares = await _answered(lambda pair: _better(ctx, node, candidates[pair[0]], candidates[pair[1]], samples), pairs)
+    for (first, second), gained in zip(pairs, shares, strict=True):
         won[first] += gained
         won[second] += 1 - gained
     return [of / (len(candidates) - 1) if len(candidates) > 1 else 1.0 for of in won]
@@ -78,20 +86,31 @@ async def comparisons(ctx: PlayContext, node: Node, candidates: Sequence[str], s
 
 async def _better(ctx: PlayContext, node: Node, one: str, other: str, samples: int) -> float:
     """Return the share of answers by which one of two ways is better."""
-    given: list[bool] = []
-    for turned, count in ((False, -(-samples // 2)), (True, samples // 2)):
-        if not count:
-            continue
-        first, second = (other, one) if turned else (one, other)
-        question = (
-            f"These are two ways on:\n1. {first}\n2. {second}\nWhich one leads to the goal more likely? Answer with "
-            "1 or 2, and nothing else."
-        )
-        replies = await ctx.propose(node, count, hint=question, role=VALUER)
-        read = [found for reply in replies if (found := number(reply.text, 2)) in (1, 2)]
-        ctx.count(UNREADABLE, len(replies) - len(read))
-        given += [(found == 2) == turned for found in read]
+    straight, turned = await side_by_side(
+        (_choices(ctx, node, one, other, -(-samples // 2)), _choices(ctx, node, other, one, samples // 2))
+    )
+    given = [choice == 1 for choice in straight] + [choice == 2 for choice in turned]
     return sum(given) / len(given) if given else 0.5
+
+
+async def _choices(ctx: PlayContext, node: Node, first: str, second: str, samples: int) -> list[float]:
+    """Return which of two ways is better by each answer that can be read: 1 or 2."""
+    question = (
+        f"These are two ways on:\n1. {first}\n2. {second}\nWhich one leads to the goal more likely? Answer with "
+        "1 or 2, and nothing else."
+    )
+    answers = await ctx.ask(node, question, samples, role=VALUER)
+    read = [found for answer in answers if (found := number(answer, 2)) in (1, 2)]
+    ctx.count(UNREADABLE, len(answers) - len(read))
+    return read
+
+
+async def _answered(ask: Callable[[T], Coroutine[Any, Any, R]], about: Sequence[T]) -> list[R]:
+    """Return what is answered about each, so many asked about at once."""
+    found: list[R] = []
+    for first in range(0, len(about), _AT_ONCE):
+        found += await side_by_side(ask(one) for one in about[first : first + _AT_ONCE])
+    return found
 
 
 def number(text: str, highest: int) -> float | None:

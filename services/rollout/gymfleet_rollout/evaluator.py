@@ -1,7 +1,7 @@
 """Values of nodes, by the reward service."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import httpx
 from gymfleet_contracts.reward import ScoreBatch, ScoredBatch, ScoreRequest
@@ -9,7 +9,8 @@ from pydantic import SecretStr, ValidationError
 
 from gymfleet_rollout.errors import EvaluationFailed
 
-MAX_AT_ONCE: Final = 256
+Outcomes: TypeAlias = Sequence[float | EvaluationFailed]
+"""Of each episode, its total reward, or why it has none."""
 _KEEP_ALIVE_S: Final = 30.0
 """Well below the service's own, so that no request uses a connection that it is closing."""
 
@@ -33,8 +34,8 @@ class RewardService:
         """Close the connections."""
         await self._http.aclose()
 
-    async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
-        """Return the total reward of each. Raises EvaluationFailed where one of them has none."""
+    async def scores(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> Outcomes:
+        """Return the total reward of each, or why it has none. Raises EvaluationFailed where nothing was answered."""
         body = ScoreBatch(items=tuple(requests)).model_dump_json()
         headers = {"Content-Type": "application/json"}
         try:
@@ -51,7 +52,9 @@ class RewardService:
         asked = [request.trajectory.trajectory_id for request in requests]
         if [item.trajectory.trajectory_id for item in items] != asked:
             raise EvaluationFailed(f"the reward service answered {len(items)} others than the {len(asked)} asked for")
-        for item in items:
-            if item.reward is None:
-                raise EvaluationFailed(f"the reward service gave no value: {item.reward_error or 'without a reason'}")
-        return [item.reward.total for item in items if item.reward is not None]
+        return [
+            EvaluationFailed(f"the reward service gave no value: {item.reward_error or 'without a reason'}")
+            if item.reward is None
+            else item.reward.total
+            for item in items
+        ]

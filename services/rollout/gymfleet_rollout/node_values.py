@@ -1,5 +1,6 @@
 """What the reward service says of the nodes of a group, asked once of each transcript."""
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +10,6 @@ from gymfleet_contracts.rollout import GroupRequest
 
 from gymfleet_rollout.budget import Spending
 from gymfleet_rollout.errors import StrategyError
-from gymfleet_rollout.evaluator import MAX_AT_ONCE
 from gymfleet_rollout.parts import Parts
 from gymfleet_rollout.seen import Seen
 from gymfleet_rollout.tree import Node
@@ -28,15 +28,20 @@ class NodeValues:
         self._spending = spending
         self._seen = seen
         self._known: dict[bytes, float] = {}
+        self._asking: dict[bytes, asyncio.Future[None]] = {}
+        """What a branch is asking for, until it is answered or has failed."""
 
     async def of(self, nodes: Sequence[Node]) -> list[float]:
         """Return the value of each. Raises EvaluationFailed, BudgetSpent."""
-        evaluator, reward = self._parts.evaluator, self._group.evaluator
-        if evaluator is None or reward is None:  # refused before anything is played
+        evaluator, spec = self._parts.evaluator, self._group.evaluator
+        if evaluator is None or spec is None:  # refused before anything is played
             raise StrategyError("no evaluator was given")
         transcripts = [_transcript(node) for node in nodes]
+        while under_way := {self._asking[key] for key in transcripts if key in self._asking}:
+            await asyncio.wait(under_way)  # one that fails is asked for again, by the branch that wants it
         asked = {key: node for key, node in zip(transcripts, nodes, strict=True) if key not in self._known}
         self._spending.evaluate(len(asked))
+        reward = spec.reward()
         requests = [
             ScoreRequest(
                 trajectory=unended(self._group, sample, self._parts, node, self._seen.files(node.turns())),
@@ -44,11 +49,15 @@ class NodeValues:
             )
             for sample, node in enumerate(asked.values())
         ]
-        values: list[float] = []
-        for first in range(0, len(requests), MAX_AT_ONCE):
-            some = requests[first : first + MAX_AT_ONCE]
-            values += await evaluator.totals(some, timeout_s=self._group.limits.generate_timeout_s)
-        self._known |= dict(zip(asked, values, strict=True))
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking |= dict.fromkeys(asked, over)
+        try:
+            values = await evaluator.totals(requests, timeout_s=self._group.limits.generate_timeout_s)
+            self._known |= dict(zip(asked, values, strict=True))
+        finally:
+            for key in asked:
+                del self._asking[key]
+            over.set_result(None)
         return [self._known[key] for key in transcripts]
 
     @property

@@ -15,6 +15,7 @@ from gymfleet_contracts.trajectory import AGENT, FinishReason, ReplyEnd, StateVa
 from gymfleet_kit.chat.template import UnusableTemplate
 
 from gymfleet_rollout import metrics
+from gymfleet_rollout.answers import KNOWN, Answers
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.contexts import Contexts, images_before, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
@@ -51,6 +52,7 @@ class Play:
         self._sample = sample
         self._spending = spending
         self._limits = group.limits
+        self._answers = Answers()
         self._replies = Replies(parts, group, sample, spending)
         self._seen = Seen(parts.reader, parts.sessions, group.limits.step_timeout_s)
         self._contexts = Contexts(parts, group, self._seen)
@@ -160,6 +162,24 @@ class Play:
         self, node: Node, count: int = 1, hint: str = "", role: str = AGENT, *, greedy: bool = False
     ) -> list[Reply]:
         """Return replies of the policy to a node, drawn apart, or the likeliest."""
+        prompt, context, max_tokens = await self._asked(node, hint, role)
+        return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
+
+    async def ask(self, node: Node, question: str, count: int = 1, *, role: str) -> list[str]:
+        """Return answers of the policy to a question about a node, drawn apart, but for those that are known."""
+        prompt, context, max_tokens = await self._asked(node, question, role)
+
+        async def sample(lacking: int) -> list[str]:
+            replies = self._replies.sampled(node, prompt, context, lacking, max_tokens, role)
+            return [reply.text for reply in await self._noted(replies)]
+
+        policy = self._parts.policy
+        answers, num_known = await self._answers.of(context, role, count, lambda: policy.live_version, sample)
+        self.count(KNOWN, num_known)
+        return answers
+
+    async def _asked(self, node: Node, hint: str, role: str) -> tuple[Prompt, Context, int]:
+        """Return what the policy is asked at a node, all that it is given with it, and the tokens of a reply."""
         self._require_open(node)
         if self._facts.expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
@@ -181,9 +201,7 @@ class Play:
             raise StrategyError(
                 f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
             )
-        max_tokens = min(room, self._limits.max_response_tokens)
-        context = await self._context(node, prompt)
-        return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
+        return prompt, await self._context(node, prompt), min(room, self._limits.max_response_tokens)
 
     async def _context(self, node: Node, prompt: Prompt) -> Context:
         """Return all that the policy is given before its reply to a node."""

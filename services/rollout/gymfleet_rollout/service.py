@@ -20,7 +20,8 @@ from redis.exceptions import RedisError
 from gymfleet_rollout.backend import InferenceBackend
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import PolicyUnavailable
-from gymfleet_rollout.evaluator import RewardService
+from gymfleet_rollout.evaluation_batches import EvaluationBatches
+from gymfleet_rollout.evaluator import Evaluator, RewardService
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineConfig
 from gymfleet_rollout.jobs import Jobs
@@ -95,8 +96,11 @@ class RolloutService:
             gateway = await stack.enter_async_context(GatewayClient(gateway_url, api_key=api_key))
             sessions = SessionStream(gateway_url, api_key=api_key, connections=self._settings.gateway_connections)
             stack.push_async_callback(sessions.aclose)
-            evaluator = self._reward_service()
-            if evaluator is not None:
+            evaluator: EvaluationBatches | None = None
+            if (url := self._settings.reward_url) is not None:
+                reward_service = RewardService(str(url), self._settings.reward_api_key)
+                stack.push_async_callback(reward_service.aclose)
+                evaluator = EvaluationBatches(reward_service)
                 stack.push_async_callback(evaluator.aclose)
             main = asyncio.create_task(self._main(gateway, sessions, evaluator, stop))
             try:
@@ -123,12 +127,8 @@ class RolloutService:
         except (RedisError, TimeoutError):
             raise NotReady("Redis does not answer; see GYMFLEET_ROLLOUT_REDIS_URL") from None
 
-    def _reward_service(self) -> RewardService | None:
-        url = self._settings.reward_url
-        return None if url is None else RewardService(str(url), self._settings.reward_api_key)
-
     async def _main(
-        self, gateway: GatewayClient, sessions: SessionStream, evaluator: RewardService | None, stop: asyncio.Event
+        self, gateway: GatewayClient, sessions: SessionStream, evaluator: Evaluator | None, stop: asyncio.Event
     ) -> None:
         try:
             await self._model_built()

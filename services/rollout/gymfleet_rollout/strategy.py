@@ -65,6 +65,15 @@ class PlayContext(Protocol):
         policy replied to. The role stands in the record, and is `agent` or one of `facts.roles`.
         """
 
+    async def ask(self, node: Node, question: str, count: int = 1, *, role: str) -> list[str]:
+        """Return answers of the policy to a question below the observation of a node, drawn apart.
+
+        For what the policy thinks of its work, which is not carried out. A question that is asked again at the same
+        place, of the same weights, has the answers that it had, which cost nothing and are counted in the record of the
+        search. Where more are wanted than there are, the others are sampled: `count` answers are so many samples. The
+        role is one of `facts.roles`.
+        """
+
     def restart(self, node: Node, text: str) -> None:
         """Replace the context of a node: the next prompt is the instructions and this text, and nothing before them.
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, cast
 from gymfleet_client.errors import EnvironmentFailed
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.reply_format import ModelReply
-from gymfleet_contracts.reward import RewardSpec, ScoreRequest
+from gymfleet_contracts.reward import EvaluatorSpec, ScoreRequest
 from gymfleet_contracts.rollout import (
     Budget,
     EpisodeLimits,
@@ -243,7 +243,8 @@ def _world(spec: StrategySpec, **troubles: Any) -> _World:
 async def _played(world: _World, spec: StrategySpec, budget: Budget | None = None) -> list[Trajectory]:
     group = GroupRequest(
         run_id="check", group_id="g", task=OpenSession(env="steps", task_index=0), num_samples=NUM_SAMPLES,
-        strategy=spec, sampling=Sampling(seed=7), limits=_LIMITS, budget=budget or Budget(), evaluator=RewardSpec(),
+        strategy=spec, sampling=Sampling(seed=7), limits=_LIMITS, budget=budget or Budget(),
+        evaluator=EvaluatorSpec.model_validate({"goal": {}}),
     )  # fmt: skip
     parts = cast("Any", world)
     player = Player(

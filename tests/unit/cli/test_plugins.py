@@ -159,13 +159,13 @@ def test_what_is_wrong_with_a_component_is_one_line(reward: dict[str, Any], reas
 
 
 _MONTE_CARLO: dict[str, Any] = {"algorithm": "monte_carlo", "group_size": 1}
-_FORKS: dict[str, Any] = {"strategy": {"use": "forks"}, "evaluator": {}}
+_FORKS: dict[str, Any] = {"strategy": {"use": "forks"}, "evaluator": {"goal": {}}}
 
 
 def test_what_was_rejected_is_asked_of_strategies_that_search() -> None:
     def collecting(strategy: str) -> Recipe:
         stages = [{"kind": "collect", "strategy": strategy, "rejected": True}]
-        return make_recipe(stages=stages, rollout={"evaluator": {}})
+        return make_recipe(stages=stages, rollout={"evaluator": {"goal": {}}})
 
     check_plugins(collecting("mcts"))
     with pytest.raises(

@@ -6,7 +6,7 @@ import pytest
 from gymfleet_contracts.recipe import Recipe, RecipeError, load_recipe
 from gymfleet_contracts.recipe_sections import AlgorithmFacts, EnvironmentSection, ScheduledChange, StrategyFacts
 from gymfleet_contracts.reply_format import FormatSection
-from gymfleet_contracts.reward import RewardSpec
+from gymfleet_contracts.reward import EvaluatorSpec, RewardSpec
 
 from tests.fixtures.paths import ROOT
 
@@ -248,9 +248,39 @@ def test_a_strategy_that_evaluates_needs_an_evaluator(tmp_path: Path) -> None:
 
     recipe.plays_by(facts, recipe.plan()[0])
     assert recipe.evaluator_spec is not None
-    assert recipe.evaluator_spec.used == {"goal": "goal", "judge": "./judge.py"}
+    assert recipe.evaluator_spec.used == recipe.evaluator_spec.reward().used == {"judge": "./judge.py"}
     assert list(recipe.rewards()) == ["reward", "rollout.evaluator"], "its components are checked as those of [reward]"
     recipe.suits(recipe.plan()[0], "mine", 2, AlgorithmFacts(sums_rewards=True))
+
+
+@pytest.mark.parametrize(
+    ("table", "used"),
+    [
+        pytest.param("judge = {}", {"judge": "judge"}, id="a model alone does not see the score"),
+        pytest.param("goal = {}", {"goal": "goal"}, id="the score is asked for by its name"),
+        pytest.param("goal = {}\njudge = {}", {"goal": "goal", "judge": "judge"}, id="both"),
+        pytest.param('truth = { use = "goal" }', {"truth": "goal"}, id="under another label it is told by its name"),
+    ],
+)
+def test_nodes_are_valued_by_what_is_named(tmp_path: Path, table: str, used: dict[str, str]) -> None:
+    recipe = load(tmp_path, f"{MINIMAL}[rollout.evaluator]\ngamma = 0.5\n{table}")
+
+    spec = recipe.evaluator_spec
+    assert spec is not None
+    assert (spec.used, spec.gamma) == (used, 0.5)
+    on_the_wire = EvaluatorSpec.model_validate_json(spec.model_dump_json())
+    assert RewardSpec.model_validate_json(on_the_wire.reward().model_dump_json()).used == used
+    assert on_the_wire.reward().gamma == 0.5
+    (env,) = recipe.environments
+    assert recipe.reward_spec(env, 1.0, recipe.rollout.evaluator).used == used, "where an episode is worth its value"
+    assert recipe.reward_spec(env, 1.0).used == {"goal": "goal"}, "[reward] has the goal without a table"
+
+
+@pytest.mark.parametrize("table", ["", "judge = { enabled = false }", "goal = { enabled = false }", "gamma = 0.5"])
+def test_an_evaluator_by_which_nothing_is_valued_is_refused(tmp_path: Path, table: str) -> None:
+    with pytest.raises(RecipeError, match=r"rollout\.evaluator: .*no component values the nodes") as caught:
+        load(tmp_path, f"{MINIMAL}[rollout.evaluator]\n{table}")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_options_of_a_stage_stay_as_they_were_written(tmp_path: Path) -> None:
@@ -393,7 +423,7 @@ name = "plain"
 
 
 def test_stages_have_rewards_of_their_own_in_repeats_too(tmp_path: Path) -> None:
-    recipe = load(tmp_path, MINIMAL + "[rollout.evaluator]", stages=OWN_REWARDS)
+    recipe = load(tmp_path, MINIMAL + "[rollout.evaluator.goal]", stages=OWN_REWARDS)
 
     assert {place: reward.used for place, reward in recipe.rewards().items()} == {
         "reward": {"goal": "goal"},

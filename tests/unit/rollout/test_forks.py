@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, OpenSession, Session, StepResult
@@ -14,6 +13,7 @@ from gymfleet_rollout.player import Player
 from gymfleet_rollout.strategies.forks import Forks
 from gymfleet_rollout.strategy import strategy_of
 
+from tests.fixtures.searches import BY_SCORE
 from tests.fixtures.strategies import HEAD, Table
 from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, SPEC, Door, ScriptedPolicy, group
 from tests.unit.rollout.test_episode import Specs as Unforked
@@ -52,7 +52,7 @@ class Played:
         wanted = group(
             **{
                 "strategy": StrategySpec(use="forks", options=options), "num_samples": 1, "limits": LIMITS,
-                "evaluator": RewardSpec(), "sampling": Sampling(seed=1), **changes,
+                "evaluator": BY_SCORE, "sampling": Sampling(seed=1), **changes,
             }
         )  # fmt: skip
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling, StrategySpec
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import FinishReason, Trajectory
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.player import Player
 
+from tests.fixtures.searches import BY_SCORE
 from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, Door, ScriptedPolicy, Specs, group
 from tests.unit.rollout.test_forks import Scores, values
 
@@ -28,7 +28,7 @@ async def play(policy: ScriptedPolicy, **changes: Any) -> tuple[list[Trajectory]
     wanted = group(
         **{
             "strategy": StrategySpec(use="greedy_baseline"), "num_samples": 2,
-            "limits": EpisodeLimits(max_turns=3, max_attempts=1), "evaluator": RewardSpec(),
+            "limits": EpisodeLimits(max_turns=3, max_attempts=1), "evaluator": BY_SCORE,
             "sampling": Sampling(seed=1, temperature=0.8), **changes,
         }
     )  # fmt: skip

@@ -1,11 +1,11 @@
 """Values of nodes: one for each transcript."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gymfleet_contracts.reward import RewardSpec
 from gymfleet_contracts.rollout import Budget
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason
@@ -14,6 +14,7 @@ from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.seen import Prompted, Seen
 from gymfleet_rollout.tree import Node
 
+from tests.fixtures.searches import BY_SCORE
 from tests.unit.rollout.test_episode import Door, ScriptedPolicy, group
 
 TASK = TaskRef(env="door", split="train", level="easy", task_id="easy.train.0")
@@ -27,9 +28,13 @@ class Numbering:
     """Each that is asked about is worth one more than the one before."""
 
     num_asked = 0
+    held: asyncio.Event | None = None
+    """Until it is set, nothing is answered."""
 
     async def totals(self, requests: Any, *, timeout_s: float) -> list[float]:
         del timeout_s
+        if self.held is not None:
+            await self.held.wait()
         first = self.num_asked
         self.num_asked += len(requests)
         return [float(first + place) for place in range(len(requests))]
@@ -40,7 +45,11 @@ def values_of(budget: Budget | None = None) -> tuple[NodeValues, Numbering, Spen
     parts: Any = SimpleNamespace(evaluator=evaluator, policy=policy, format=SimpleNamespace(version=1))
     spending = Spending(budget or Budget(), policy.timeout)
     door: Any = Door()
-    return NodeValues(parts, group(evaluator=RewardSpec()), spending, Seen(None, door, 1.0)), evaluator, spending
+    return (
+        NodeValues(parts, group(evaluator=BY_SCORE), spending, Seen(None, door, 1.0)),
+        evaluator,
+        spending,
+    )
 
 
 async def test_what_went_alike_has_one_value_that_counts_once() -> None:
@@ -67,3 +76,22 @@ async def test_a_budget_counts_what_is_asked_for() -> None:
     with pytest.raises(BudgetSpent):
         await values.of([replace(NODE, score=0.5)])
     assert evaluator.num_asked == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_branches_that_ask_for_the_same_at_once_ask_once(is_cancelled: bool) -> None:
+    values, evaluator, spending = values_of()
+    evaluator.held = asyncio.Event()
+    first, second = asyncio.create_task(values.of([NODE])), asyncio.create_task(values.of([NODE]))
+    other = asyncio.create_task(values.of([replace(NODE, score=0.5)]))
+    await asyncio.sleep(0)
+    assert spending.evaluations == 2, "another state does not wait"
+
+    if is_cancelled:
+        first.cancel()
+        await asyncio.wait([first])
+    evaluator.held.set()
+
+    assert await other != await second
+    assert is_cancelled or await first == await second
+    assert evaluator.num_asked == 2, "the branch that waited asks where the first one left"

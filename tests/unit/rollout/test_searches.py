@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from gymfleet_client.errors import EnvironmentFailed
-from gymfleet_contracts.reward import RewardSpec, ScoreRequest
+from gymfleet_contracts.reward import EvaluatorSpec, ScoreRequest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits
 from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_rollout.errors import EvaluationFailed
 
+from tests.fixtures.searches import BY_SCORE
 from tests.fixtures.strategies import BY_SAMPLE, EVALUATES, EVALUATING, HEAD, PLAYS_ON, Table
 from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, Door, ScriptedPolicy, failure
 
@@ -145,7 +146,7 @@ class Values:
 async def test_nodes_are_valued_as_if_the_strategy_had_stopped_there(path: Path) -> None:
     table = Table(path, EVALUATES, ScriptedPolicy(LEFT, OPEN), head=EVALUATING)
     values = table.evaluate_by(Values())
-    spec = RewardSpec(allocation="uniform_positive")
+    spec = EvaluatorSpec.model_validate({"allocation": "uniform_positive", "length": {}})
 
     (trajectory,) = await table.play(evaluator=spec, budget=Budget(evaluations=3))
 
@@ -159,7 +160,8 @@ async def test_nodes_are_valued_as_if_the_strategy_had_stopped_there(path: Path)
     unvalued = [turn.model_copy(update={"node_value": None}) for turn in trajectory.turns]
     assert [*asked[2].turns] == unvalued, "the same tokens"
     assert asked[1].final_observation == "You did go left."
-    assert {request.reward for request in values.asked} == {spec}
+    (reward,) = {request.reward for request in values.asked}
+    assert (reward.used, reward.allocation) == ({"length": "length"}, "uniform_positive"), "and not the score"
     assert table.trees[0].spent.evaluations == 3
     assert {node.id: node.value for node in table.trees[0].nodes if node.depth < 2} == {
         "0": 0.0,
@@ -172,7 +174,7 @@ async def test_evaluations_are_counted_before_they_are_asked_for(path: Path) -> 
     table = Table(path, EVALUATES, ScriptedPolicy(LEFT), head=EVALUATING)
     values = table.evaluate_by(Values())
 
-    trajectories = await table.play(evaluator=RewardSpec(), budget=Budget(evaluations=1))
+    trajectories = await table.play(evaluator=BY_SCORE, budget=Budget(evaluations=1))
 
     assert len(values.asked) == 1, "the other two went alike, and one more would be two"
     assert {t.finish_reason for t in trajectories} == {FinishReason.BUDGET}
@@ -181,13 +183,13 @@ async def test_evaluations_are_counted_before_they_are_asked_for(path: Path) -> 
 async def test_a_value_that_fails_is_a_failure_and_no_zero(path: Path) -> None:
     table = Table(path, EVALUATES, ScriptedPolicy(LEFT, LEFT, OPEN), head=EVALUATING)
     table.evaluate_by(Values(EvaluationFailed("judge: away")))
-    (again,) = await table.play(evaluator=RewardSpec())
+    (again,) = await table.play(evaluator=BY_SCORE)
     assert (again.status, again.attempt) == (Status.COMPLETED, 2)
 
     hides = EVALUATES.replace("        (value,) = await ctx.evaluate([root])", HIDDEN)
     hiding = Table(path, hides, ScriptedPolicy(LEFT, LEFT, OPEN), head=EVALUATING)
     hiding.evaluate_by(Values(EvaluationFailed("judge: away")))
-    (failed, _) = await hiding.play(evaluator=RewardSpec(), limits=EpisodeLimits(max_attempts=1))
+    (failed, _) = await hiding.play(evaluator=BY_SCORE, limits=EpisodeLimits(max_attempts=1))
     assert (failed.status, failed.error) == (Status.POLICY_ERROR, "EvaluationFailed: judge: away")
 
 
@@ -202,12 +204,12 @@ HIDDEN = """
 @pytest.mark.parametrize(
     ("evaluator", "by", "reason"),
     [
-        (RewardSpec(), None, "valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL"),
+        (BY_SCORE, None, "valued by the reward service: set GYMFLEET_ROLLOUT_REWARD_URL"),
         (None, Values(), r"valued by the reward service: say how in `evaluator`, in a recipe \[rollout.evaluator\]"),
     ],
 )
 async def test_without_an_evaluator_nothing_is_played(
-    path: Path, evaluator: RewardSpec | None, by: Values | None, reason: str
+    path: Path, evaluator: EvaluatorSpec | None, by: Values | None, reason: str
 ) -> None:
     table = Table(path, EVALUATES, ScriptedPolicy(LEFT), head=EVALUATING)
     if by is not None:

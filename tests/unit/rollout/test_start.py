@@ -174,7 +174,7 @@ def test_a_recipe_whose_strategy_evaluates_needs_the_reward_services_address(mod
     (tmp_path / "mine.py").write_text(EVALUATING + EVALUATES)
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        f'name = "r"\n[model]\npath = "{model}"\n[[environments]]\nname = "maze"\n[rollout.evaluator]\n'
+        f'name = "r"\n[model]\npath = "{model}"\n[[environments]]\nname = "maze"\n[rollout.evaluator.goal]\n'
         f'[rollout.strategy]\nuse = "{tmp_path / "mine.py"}"\n{MEASURE}'
     )
     done = subprocess.run(

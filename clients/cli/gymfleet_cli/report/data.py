@@ -11,6 +11,7 @@ from gymfleet_contracts.run import TaskCost
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gymfleet_cli.report.searches import Drawing, drawings
 from gymfleet_cli.run_directory import LeftByStage, RunDataError, RunFiles
 
 _EPISODES_READ: Final = 500
@@ -101,6 +102,7 @@ class RunData:
     steps: tuple[RlStep, ...]
     publishes: tuple[Publish, ...]
     pairs: tuple[Pair, ...]
+    searches: tuple[Drawing, ...]
 
     @classmethod
     def load(cls, files: RunFiles) -> Self:
@@ -123,6 +125,7 @@ class RunData:
             steps=tuple(_lines(files, "rl_step", RlStep)),
             publishes=tuple(_lines(files, "publish", Publish)),
             pairs=_pairs(files, before.name, after.name) if before and after else (),
+            searches=drawings(files),
         )
 
     def mean_step_seconds(self) -> dict[str, float]:
