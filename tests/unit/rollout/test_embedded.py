@@ -34,12 +34,14 @@ class CountingCore:
         self.closed = False
         self.gate = threading.Event()
         self.gate.set()
+        self.has_request = threading.Event()
         self.fail = False
         self.reason = "length"
 
     def add(self, request: GenerationRequest) -> str:
         request_id = str(len(self.requests))
         self.requests[request_id] = request.max_tokens
+        self.has_request.set()
         return request_id
 
     def step(self) -> list[StepOutput]:
@@ -112,9 +114,7 @@ def ask(replica: EmbeddedEngine, max_tokens: int) -> "asyncio.Task[Continuation]
 
 async def arrival(core: CountingCore) -> None:
     """Wait until the engine has a request, whose first step waits at the gate."""
-    async with asyncio.timeout(10):
-        while not core.requests:
-            await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(core.has_request.wait, 10)
 
 
 async def test_each_request_gets_its_own_tokens(replica: EmbeddedEngine) -> None:

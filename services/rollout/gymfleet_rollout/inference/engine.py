@@ -86,8 +86,8 @@ def build_core(config: EngineConfig) -> "VllmCore":
 
     sees = sees_images(config.model)
     torch.set_num_threads(config.threads)
-    # vLLM's attention in bfloat16 uses a processor's tile registers (AMX), and dies of an illegal instruction if nothing
-    # has asked Linux for them before. On other processors and devices this does nothing.
+    # vLLM's attention in bfloat16 uses a processor's tile registers (AMX), and dies of an illegal instruction if
+    # nothing has asked Linux for them before. On other processors and devices this does nothing.
     torch.cpu._init_amx()  # noqa: SLF001 - has no public name
     arguments = EngineArgs(
         model=str(config.model),
