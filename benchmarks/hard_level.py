@@ -34,6 +34,9 @@ MEASURED: Final[Mapping[str, Sampled]] = {
     "hard": Sampled(num_tasks=32, samples=64, one=6 / 2048, any=3 / 32),
 }
 """By level, as `--choose` shows it with seed 0."""
+STEPS_OF_AN_EPISODE: Final = 2.07
+"""Environment steps of one of the start's episodes on the chosen level, on average: half of its replies are no action,
+and take none."""
 CHOSEN: Final = "medium"
 """Fixed by MEASURED before any method was run: the first candidate of whose episodes 1 to 5 % are solved, in whole per
 cent. That of 64 episodes any is solved is so for 22 % and 9 % of the tasks: by that reading neither level is in this
@@ -52,13 +55,12 @@ def warm_start(arguments: argparse.Namespace) -> Recipe:
 
 
 def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
-    """Return a method's recipe on the level, with as many environment steps as `arguments` allow.
+    """Return a method's recipe on the level, with about as many environment steps as `arguments` allow.
 
-    Loops play a number of tasks that is fixed beforehand: as many as there are steps for where every episode takes all
-    its turns. They can take fewer steps, and not more.
+    Loops play a number of tasks that is fixed beforehand: as many as there are steps for if episodes stay as long as
+    the start's. What they took is shown.
     """
     document = _document(name)
-    turns = document["rollout"]["limits"]["max_turns"]
     for stage in document["stages"]:
         if stage.get("kind") == "measure":
             stage["num_tasks"] = arguments.eval_tasks
@@ -67,7 +69,8 @@ def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
             stage |= {"steps": 1000, "max_env_steps": arguments.env_steps}
         for inner in stage.get("stages", ()):
             if inner["kind"] == "collect":
-                inner["num_tasks"] = max(1, arguments.env_steps // (stage["repeat"] * _episodes(inner) * turns))
+                steps = STEPS_OF_AN_EPISODE * _episodes(inner)
+                inner["num_tasks"] = max(1, round(arguments.env_steps / (stage["repeat"] * steps)))
     split = "validation" if arguments.tune else "test"
     return _played({**document, "model": {"path": str(model)}}, arguments.level, split)
 
