@@ -2,7 +2,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search \
+.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search bench-expert-iteration \
 	peers tables images test-compose test-k8s mutation clean
 
 setup:
@@ -46,8 +46,8 @@ bench-gateway: setup
 	@scripts/peers.sh
 	@set -e; for part in gateway agentgym openenv sessions isolation overload chaos soak; do $(BIN)/python -m benchmarks.bench_$$part $(ARGS); done
 
-bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search: bench-%: setup
-	@$(BIN)/python -m benchmarks.bench_$* $(ARGS)
+bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search bench-expert-iteration: bench-%: setup
+	@$(BIN)/python -m benchmarks.bench_$(subst -,_,$*) $(ARGS)
 
 # What in docs/ is made from elsewhere: figures from benchmarks/results, settings and recipe keys from the models.
 tables: setup

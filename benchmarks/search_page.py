@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from benchmarks.bench_expert_iteration import Run, by_method, ends
 from benchmarks.record import RESULTS
 from benchmarks.search_runs import ONE, UNITS, Measured, baseline, by_cell, pooled
 from benchmarks.search_settings import INDEPENDENT
@@ -20,6 +21,13 @@ _LEGEND: Final = (
     "within the same budget, and with the same knowledge of the score, or else one of them. Steps, replies, tokens and "
     "forks are those of a task on average; seconds are those of the measurement of one seed, with the reward service's."
 )
+_LEARNED_COLUMNS: Final = ("", "before", "after", "interval", "each seed", "env steps", "tokens trained", "s")
+_LEARNED_LEGEND: Final = (
+    "Success before and after is the mean of the seeds; the interval reaches from the lowest to the highest end of the "
+    "seeds' Wilson intervals at 95 %. Steps, tokens and seconds are means; the seconds of runs that share a machine "
+    "say little."
+)
+_OURS: Final = "expert_iteration"
 
 
 def search_section(results: Path = RESULTS) -> str:
@@ -35,6 +43,35 @@ def search_section(results: Path = RESULTS) -> str:
         own = [run for run in runs if run.env == env]
         parts += [f"### {env}", _table(own), f"Success by budget, in whole episodes:\n\n{_curves(own)}"]
     return "\n\n".join(parts)
+
+
+def learned_section(results: Path = RESULTS) -> str:
+    """What docs/search.md says of learning from a search, behind the figures of searches."""
+    path = results / "expert_iteration.json"
+    if not path.is_file():
+        return "Nothing is published yet: `make bench-expert-iteration` makes the figures."
+    document = json.loads(path.read_text(encoding="utf-8"))
+    runs = by_method(Run(**{**run, "interval": tuple(run["interval"])}) for run in document["runs"])
+    lines = [f"| {' | '.join(_LEARNED_COLUMNS)} |", f"|---{'|---:' * (len(_LEARNED_COLUMNS) - 1)}|"]
+    for name, own in runs.items():
+        low, high = ends(own)
+        shown = (
+            f"`{name}`", *(_percent(mean(getattr(run, what) for run in own)) for what in ("success_before", "success")),
+            f"{_percent(low)} to {_percent(high)}", ", ".join(_percent(run.success) for run in own),
+            *(f"{mean(getattr(run, what) for run in own):,.0f}" for what in ("env_steps", "tokens_trained", "total_s")),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(shown)} |")
+    origin = f"{document['hardware']}, commit {document['commit']}, `{document['command']}`."
+    verdicts = [_verdict(name, ends(runs[_OURS]), ends(own)) for name, own in runs.items() if name != _OURS]
+    return "\n\n".join([origin, _LEARNED_LEGEND, "\n".join(lines), "\n".join(verdicts)])
+
+
+def _verdict(name: str, ours: tuple[float, float], theirs: tuple[float, float]) -> str:
+    if ours[0] > theirs[1]:
+        return f"- Above `{name}`: the intervals do not overlap."
+    if ours[1] < theirs[0]:
+        return f"- Below `{name}`: the intervals do not overlap."
+    return f"- Not told apart from `{name}`: the intervals overlap."
 
 
 def _table(runs: Sequence[Measured]) -> str:

@@ -12,7 +12,7 @@ from benchmarks.capacity_page import LOADS, summary_table, without_gpu, worked_e
 from benchmarks.figures import FIGURES
 from benchmarks.methods_page import drawn, methods_section
 from benchmarks.record import RESULTS, cell
-from benchmarks.search_page import search_section
+from benchmarks.search_page import learned_section, search_section
 from benchmarks.sources import digest
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -179,7 +179,8 @@ def with_methods(page: str, results: Path = RESULTS) -> str:
 
 def with_search(page: str, results: Path = RESULTS) -> str:
     """The page with its tables renewed."""
-    return _renewed(page, search_section(results))
+    figures = f"{search_section(results)}\n\n### Learned from, on a hard level\n\n{learned_section(results)}"
+    return _renewed(page, figures)
 
 
 def _origin(name: str, document: dict[str, Any]) -> str:

@@ -52,6 +52,8 @@ class Plays:
     """What the episodes of a task may use together."""
     rejected: bool = False
     """Whether what a search tried and did not choose is handed in too."""
+    first_task: int = 0
+    """Of the train split, so many tasks of the mix are left out before the first."""
     allocation: AllocationOptions | None = None
     """How the tasks share a budget, each played as often as that says; what an episode is worth says the recipe's
     evaluator, as its reward."""

@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -363,6 +364,9 @@ def test_demonstrations_are_mixed_by_the_weights(both: Recipe) -> None:
         ("maze", 1, 1), ("babyai", 0, 1), ("maze", 2, 1),
     ]  # fmt: skip
     assert planner.title_of(plays, "demonstrations.t000001-r2") == "balls"
+    later = replace(plays, first_task=4)
+    assert [planner.play("demonstrations", later, index, 0, 1).task for index in range(5)] == tasks[4:]
+    assert planner.title_of(later, "demonstrations.t000000") == "balls"
 
 
 def test_environments_do_not_share_the_order_of_their_tasks(both: Recipe) -> None:

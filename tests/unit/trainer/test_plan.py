@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import pytest
 from gymfleet_contracts.recipe import RecipeError
-from gymfleet_contracts.rollout import Sampling, StrategySpec
+from gymfleet_contracts.rollout import Budget, Sampling, StrategySpec
 from gymfleet_kit.plugins import PluginError
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.plan import STAGES, own_sources, stages_of
@@ -257,6 +257,16 @@ def test_what_is_collected_is_the_experts_or_the_policys() -> None:
     }
     assert first.plays()[""].by_expert
     assert not second.plays()[""].by_expert
+
+
+def test_each_round_of_a_repeat_may_play_other_tasks() -> None:
+    collect = {"kind": "collect", "num_tasks": 5, "budget": {"env_steps": 64}}
+    repeat = {"repeat": 3, "stages": [{**collect, "new_tasks": True}, {**collect, "name": "same"}]}
+
+    planned = [stage.plays()[""] for stage in stages_of(make_recipe(stages=[repeat]))]
+
+    assert [one.first_task for one in planned] == [0, 0, 5, 0, 10, 0]
+    assert {one.budget for one in planned} == {Budget(env_steps=64)}
 
 
 JUDGED: dict[str, Any] = {"reward": {"judge": {"use": "./judge.py"}}}

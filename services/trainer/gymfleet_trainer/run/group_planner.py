@@ -217,7 +217,9 @@ class GroupPlanner:
         return int(parts[1])
 
     def _place(self, plays: Plays, index: int) -> tuple[int, int]:
-        return divmod(index, plays.num_tasks) if plays.purpose == "eval" else self._mixture[index]
+        if plays.purpose == "eval":
+            return divmod(index, plays.num_tasks)
+        return self._mixture[plays.first_task + index]
 
     def _task(
         self,

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from gymfleet_contracts.recipe import strategy_section
 from gymfleet_contracts.reward import RewardSection
-from gymfleet_contracts.rollout import Sampling
-from gymfleet_contracts.stages import StageFacts
+from gymfleet_contracts.rollout import Budget, Sampling
+from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import Field, JsonValue, PositiveInt
 
 from gymfleet_trainer.errors import TooManyFailures
@@ -19,6 +19,8 @@ class CollectOptions(StageOptions):
 
     num_tasks: PositiveInt = 40
     """Train tasks: the first so many of them, in the mix of the environments."""
+    new_tasks: bool = False
+    """In a repeat, play in each round the tasks that come behind those of the round before, instead of the same."""
     samples_per_task: PositiveInt = 1
     """Episodes of each."""
     strategy: str | dict[str, JsonValue] = "independent"
@@ -31,6 +33,8 @@ class CollectOptions(StageOptions):
     level: str | None = None
     """Difficulty; without it that of the environment, at the end of its schedule."""
     reward: RewardSection | None = None
+    budget: Budget = Budget()
+    """What the episodes of a task may use together."""
 
 
 class Collect(Stage[CollectOptions]):
@@ -40,6 +44,10 @@ class Collect(Stage[CollectOptions]):
     facts: ClassVar[StageFacts] = StageFacts(leaves=("episodes",), plugins={"strategy": "strategy"})
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3, "strategy": "expert"}
 
+    def __init__(self, planned: PlannedStage, options: CollectOptions) -> None:
+        super().__init__(planned, options)
+        self._first_task = len(planned.earlier) * options.num_tasks if options.new_tasks else 0
+
     def plays(self) -> Mapping[str, Plays]:
         """Return its episodes."""
         strategy = strategy_section(self.options.strategy).spec
@@ -48,7 +56,7 @@ class Collect(Stage[CollectOptions]):
         return {
             "": Plays(
                 options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level,
-                options.reward, rejected=options.rejected,
+                options.reward, options.budget, rejected=options.rejected, first_task=self._first_task,
             )
         }  # fmt: skip
 
