@@ -1,12 +1,15 @@
 """What the policy was asked before: known by the question, the role and the version of the weights."""
 
+from pathlib import Path
+
 import pytest
 from gymfleet_rollout import answers as module
 from gymfleet_rollout.answers import Answers
 from gymfleet_rollout.replies import Context
 
 from tests.fixtures.searches import RIGHT, Played
-from tests.unit.rollout.test_episode import LEFT
+from tests.fixtures.strategies import HEAD, Table
+from tests.unit.rollout.test_episode import LEFT, OPEN, ScriptedPolicy
 
 ASKED = Context([1, 2, 3], [])
 
@@ -106,3 +109,25 @@ async def test_a_thought_that_is_marked_again_is_not_asked_about_again() -> None
     assert len(played.policy.calls) == 3 + 4 + 1
     (found,) = played.trajectories
     assert found.turns[0].action == "go right"
+
+
+ASKS = """
+        node = await ctx.open()
+        first = await ctx.ask(node, "How good is it?", 2, role="valuer")
+        again = await ctx.ask(node, "How good is it?", 3, role="valuer")
+        assert again[:2] == first and len({*again}) == 3
+        (reply,) = await ctx.propose(node)
+        ctx.export(await ctx.act(node, reply))
+"""
+
+
+async def test_answers_that_were_known_are_counted_and_cost_nothing(tmp_path: Path) -> None:
+    head = HEAD.replace("    Options = Options", '    Options, facts = Options, StrategyFacts(roles=("valuer",))')
+    table = Table(tmp_path / "mine.py", ASKS, ScriptedPolicy("1", "2", "3", OPEN), head=head)
+
+    (trajectory,) = await table.play(num_samples=1)
+
+    assert trajectory.error is None
+    (tree,) = table.trees
+    assert tree.counts == {"answers that were known": 2}
+    assert tree.spent.model_calls == len(table.policy.calls) == 4

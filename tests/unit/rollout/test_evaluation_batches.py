@@ -67,6 +67,8 @@ async def test_what_is_asked_for_at_the_same_time_is_one_call() -> None:
 
     assert service.calls == [list(range(16))]
     assert found == [[2.0 * tree, 2.0 * tree + 1] for tree in range(8)], "each has its own"
+    await turns()
+    assert not batches._queues, "of rewards that nobody asks for nothing is kept"
 
 
 async def test_what_comes_while_a_call_is_under_way_leaves_when_that_is_back() -> None:
