@@ -36,10 +36,6 @@ from tests.fixtures.paths import ROOT
 from tests.fixtures.ports import free_port
 
 OURS = ("maze", "textcraft", "wordle", "babyai")
-FOR_TWO = {
-    "card_game_self_play": "gymfleet_envs.card_game.self_play:CardGameSelfPlay",
-    "textarena_two_players": "gymfleet_envs.textarena.two_players:TextArenaTwoPlayers",
-}
 ECHO = ROOT / "tests" / "peers" / "openenv_echo_server.py"
 HEAVY = ("bodies.huge", "batch.too-many", "stream.flood", "stream.oversized-frame", "sessions.close-frees")
 """Large bodies and many sessions: tried on the sound servers alone."""
@@ -61,15 +57,6 @@ ACTION_LISTS = {
     "declared.actions-change-nothing",
     "declared.actions-are-understood",
     "declared.no-actions-after-the-end",
-}
-EXPERTS = {
-    "declared.state-keys-tell-states-apart",
-    "answers.no-expert-outside-train",
-    "answers.no-expert-by-the-back-door",
-    "answers.expert-changes-nothing",
-    "answers.expert-is-understood",
-    "answers.expert-solves",
-    "answers.no-expert-after-the-end",
 }
 REPEATS = """
     steps.repeat-returns-stored-result steps.repeat-with-another-action-is-refused steps.repeat-executes-nothing
@@ -162,9 +149,9 @@ def failures(section: Section) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """An env server with all of ours and the games of two seats, and a gateway over it."""
+    """An env server with all of ours, and a gateway over it."""
     logs = tmp_path_factory.mktemp("fleet")
-    server = gateway_fleet.env_server(logs, *OURS, *FOR_TWO.values())
+    server = gateway_fleet.env_server(logs, *OURS)
     gateway = gateway_fleet.gateway(logs, [server.url])
     with gateway_fleet.running(server, gateway):
         yield {"env server": server.url, "gateway": gateway.url}
@@ -201,18 +188,6 @@ async def test_ours_keeps_every_promise_of_the_session_api(fleet: dict[str, str]
     inapplicable = {"declared.unknown-actions-say-so"} if lists_actions else ACTION_LISTS
     assert skipped == {"forks.unsupported-says-so", "answers.no-expert-says-so", *inapplicable}, (
         "ours can fork and has experts"
-    )
-
-
-@pytest.mark.parametrize("where", ["env server", "gateway"])
-@pytest.mark.parametrize("env", FOR_TWO)
-async def test_games_of_two_seats_keep_them_too(fleet: dict[str, str], where: str, env: str) -> None:
-    section = await examined(fleet[where], Protocol.NATIVE, env)
-
-    assert failures(section) == {}
-    skipped = {one.id for one in section.results if one.verdict is Verdict.NOT_APPLICABLE}
-    assert skipped == {"forks.unsupported-says-so", "declared.unknown-actions-say-so", *EXPERTS}, (
-        "they can fork, tell what is possible, and have no expert"
     )
 
 

@@ -10,7 +10,7 @@ import httpx
 from gymfleet_contracts import problems
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.problems import PROBLEM_MEDIA_TYPE
-from gymfleet_contracts.session import AdmissibleActions, EnvironmentSpec, ForkSupport, Session, StepResult
+from gymfleet_contracts.session import EnvironmentSpec, ForkSupport, Session, StepResult
 from pydantic import BaseModel, ValidationError
 
 from gymfleet_conformance.check import Need, Protocol, Suite
@@ -128,15 +128,12 @@ class NativeTarget(Target):
         require(response.status_code == 204, f"closing answered {shown(response)}; 204 would be right")
 
     async def move(self, session_id: str) -> str:
-        """Return an action that changes something: the expert's, or the first possible one, where they are told."""
+        """Return an action that changes something: the expert's, where there is one."""
         if self.spec.capabilities.expert:
             response = await self.call("GET", session_id, "/expert")
             if response.status_code == 200:
                 action: str = response.json()["action"]
                 return action
-        elif self.spec.capabilities.admissible_actions:
-            listed = read(AdmissibleActions, await self.call("GET", session_id, "/actions")).actions
-            return listed[0] if listed else DULL
         return DULL
 
     async def play(self, session_id: str, limit: int) -> list[tuple[str, StepResult]]:
