@@ -1,6 +1,7 @@
 """What every environment must do, over the real server. Adding a name to the catalogue adds it here.
 
-The last of them, `one_file`, is what a researcher writes: a single file in any directory.
+After them come the games of two seats, one name for each, and `one_file`, which is what a researcher writes: a single
+file in any directory.
 """
 
 import concurrent.futures
@@ -52,6 +53,14 @@ class Doubling(Environment[int]):
         return Outcome("Right." if solved else "Wrong.", reward=float(solved), terminated=solved, score=float(solved))
 """
 ONE_FILE_NAME = "one_file"
+_FOR_TWO = "gymfleet_envs.textarena.two_players:TextArenaTwoPlayers"
+GAMES = {
+    "aquawar": ("gymfleet_envs.card_game.self_play:CardGameSelfPlay", None),
+    "tic_tac_toe": (_FOR_TWO, "TicTacToe-v0"),
+    "nim": (_FOR_TWO, "Nim-v0"),
+    "connect_four": (_FOR_TWO, "ConnectFour-v0"),
+}
+"""Games of two seats, each with its class and the level that is played."""
 SNAPSHOT = Path(__file__).with_name("task_snapshot.json")
 HOSTILE = [
     "", " ", "\n", "\x00", "a\x00b\x1b[31m", "日本語 🙂 العربية", "\u202eevil", "../../etc/passwd", "__import__('os')",
@@ -62,18 +71,22 @@ HOSTILE = [
 class Served:
     """A served environment, with the few calls that the suite needs."""
 
-    def __init__(self, url: str, spec: EnvironmentSpec, reference: str) -> None:
+    def __init__(self, url: str, spec: EnvironmentSpec, reference: str, level: str | None) -> None:
         self.http = httpx.Client(base_url=url, timeout=60, limits=httpx.Limits(keepalive_expiry=5))
         self.spec = spec
         self.reference = reference
+        self.level = level
 
     def open(self, **fields: Any) -> Session:
-        body = {"env": self.spec.name, "task_index": 0, **fields}
-        if "task_id" in fields:
-            del body["task_index"]
+        body = {"env": self.spec.name, **({} if "task_id" in fields else self.first), **fields}
         response = self.http.post("/v1/sessions", json=body)
         assert response.status_code == 201, response.text
         return Session.model_validate_json(response.content)
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first task, of the level that is played."""
+        return {"task_index": 0, **({} if self.level is None else {"level": self.level})}
 
     def post(self, session_id: str, index: int, action: str) -> httpx.Response:
         return self.http.post(f"/v1/sessions/{session_id}/steps", json={"index": index, "action": action})
@@ -87,11 +100,14 @@ class Served:
         return Session.model_validate_json(self.http.get(f"/v1/sessions/{session_id}").raise_for_status().content)
 
     def move(self, session_id: str) -> str:
-        """The expert's action, where there is an expert."""
-        if not self.spec.capabilities.expert:
-            return "up"
-        action: str = self.http.get(f"/v1/sessions/{session_id}/expert").raise_for_status().json()["action"]
-        return action
+        """The expert's action, where there is an expert, or the first that is possible, where these are told."""
+        if self.spec.capabilities.expert:
+            action: str = self.http.get(f"/v1/sessions/{session_id}/expert").raise_for_status().json()["action"]
+            return action
+        if self.spec.capabilities.admissible_actions:
+            listed = self.http.get(f"/v1/sessions/{session_id}/actions").raise_for_status().content
+            return AdmissibleActions.model_validate_json(listed).actions[0]
+        return "up"
 
     def play(self, session_id: str, limit: int) -> list[tuple[str, StepResult]]:
         """At most `limit` moves from the start: actions and results."""
@@ -105,19 +121,20 @@ class Served:
         assert self.http.delete(f"/v1/sessions/{session_id}").status_code == 204
 
 
-@pytest.fixture(scope="module", params=[*ENVIRONMENTS, ONE_FILE_NAME])
+@pytest.fixture(scope="module", params=[*ENVIRONMENTS, *GAMES, ONE_FILE_NAME])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("server")
-    reference = str(request.param)
+    reference, level = GAMES.get(request.param, (str(request.param), None))
     if reference == ONE_FILE_NAME:
         path = directory / "my_env.py"
         path.write_text(ONE_FILE)
         reference = str(path)
-    if absent := [program for program in find_environment(reference).programs() if shutil.which(program) is None]:
+    kind = find_environment(reference)
+    if absent := [program for program in kind.programs() if shutil.which(program) is None]:
         pytest.skip(f"{reference} needs {absent[0]}, see scripts/system.sh")
     with EnvServer(directory, reference, shards=2) as server:
-        spec = httpx.get(f"{server.url}/v1/environments/{request.param}").raise_for_status()
-        served = Served(server.url, EnvironmentSpec.model_validate_json(spec.content), reference)
+        spec = httpx.get(f"{server.url}/v1/environments/{kind.name}").raise_for_status()
+        served = Served(server.url, EnvironmentSpec.model_validate_json(spec.content), reference, level)
         with served.http:
             yield served
 
@@ -170,7 +187,7 @@ def test_task_is_echoed_and_can_be_opened_again_by_its_id(served: Served, split:
     ids=str,
 )
 def test_unknown_task_is_refused(served: Served, selector: dict[str, Any]) -> None:
-    body = {"env": served.spec.name, **({} if "task_id" in selector else {"task_index": 0}), **selector}
+    body = {"env": served.spec.name, **({} if "task_id" in selector else served.first), **selector}
 
     response = served.http.post("/v1/sessions", json=body)
 
@@ -218,6 +235,44 @@ def test_hostile_actions_are_answered_and_never_break_the_session(served: Served
         assert result.score < 1
         if result.terminated or result.truncated:
             session, index = served.open(), 0
+
+
+def test_each_seat_of_a_game_moves_sees_its_own_and_is_paid_once(served: Served) -> None:
+    session = served.open(task_index=3)
+    if not served.spec.seats:
+        assert session.game is None
+        return
+    moves = served.play(session.session_id, served.spec.max_turns)
+
+    games = [game for game in [session.game, *(result.game for _, result in moves)] if game is not None]
+    assert len(games) == len(moves) + 1
+    assert {game.to_move for game in games[:-1]} == set(served.spec.seats), "each had its turn"
+    assert (games[-1].to_move, moves[-1][1].terminated) == (None, True)
+    assert session.observation == games[0].seats[games[0].to_move or ""].observation
+    for before, game, (_, result) in zip(games, games[1:], moves, strict=False):
+        mover = before.to_move or ""
+        assert (game.moved, result.action_valid) == (mover, True)
+        assert result.observation == game.seats[game.to_move or mover].observation
+        assert result.score == game.seats[mover].score, "a step has the score of who took it"
+    for place in served.spec.seats:
+        assert all(game.seats[place].observation for game in games), "a seat can be asked at any time"
+        paid = [game.seats[place].reward for game in games]
+        assert paid == sorted(paid), "a reward is the sum so far, and nobody would rather not finish"
+
+
+def test_a_game_goes_on_in_a_fork_after_either_seats_turn(served: Served) -> None:
+    if not served.spec.seats:
+        return
+    parent = served.open(task_index=2)
+    whole = served.play(served.open(task_index=2).session_id, served.spec.max_turns)
+    for index, (action, result) in enumerate(whole[:8]):
+        child = served.http.post(f"/v1/sessions/{parent.session_id}/fork", json={"count": 1}).raise_for_status()
+        fork = Session.model_validate(child.json()[0])
+
+        assert fork.game == served.get(parent.session_id).game
+        for later in range(index, len(whole)):
+            assert served.step(fork.session_id, later, whole[later][0]) == whole[later][1]
+        assert served.step(parent.session_id, index, action) == result
 
 
 def test_oversized_action_is_refused_and_costs_no_turn(served: Served) -> None:
@@ -392,6 +447,9 @@ def task_snapshot(entry: Entry) -> dict[str, str]:
     for level in entry.spec.levels:
         for split in SPLITS:
             task = entry.tasks.by_index(split, level, 7)
-            first = entry.make().reset(task.data, 0)
+            environment = entry.make()
+            first = environment.reset(task.data, 0)
+            if entry.spec.seats:
+                first = "\n".join(seat.observation for seat in environment.game().seats.values())
             shown[task.task_id] = hashlib.sha256(first.encode()).hexdigest()[:16]
     return shown

@@ -2,13 +2,14 @@
 
 import copy
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from gymfleet_envs.environment import Environment, Game, Outcome, Seat
 from gymfleet_envs.tasks import TaskDataError, TaskSource
 from gymfleet_envs.textarena.environment import INSTRUCTIONS, LICENCE
-from gymfleet_envs.textarena.games import Beginning, two_player_tasks
+from gymfleet_envs.textarena.games import Beginning, family_of, two_player_tasks
 from gymfleet_envs.textarena.options import TWO_PLAYER_GAMES, TwoPlayersOptions
 from gymfleet_envs.textarena.play import Play
 
@@ -28,6 +29,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
     seats: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 
     play: Play
+    _family: str
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[Beginning]:
@@ -39,7 +41,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
     def reset(self, task: Beginning, seed: int) -> str:
         """Begin the game; player 0 is to move."""
         del seed
-        self.play = task.play.copy()
+        self.play, self._family = task.play.copy(), family_of(task.game)
         self.start_info = {"game": task.game}
         return ""
 
@@ -63,6 +65,10 @@ class TextArenaTwoPlayers(Environment[Beginning]):
             seats[name] = Seat(told, result, result)
         return Game(None if play.over else self.seats[play.mover], seats)
 
+    def admissible_actions(self) -> Sequence[str]:
+        """All moves of the player who is to move."""
+        return [] if self.play.over else _MOVES[self._family](self.play.game.state.game_state)
+
     def state_key(self) -> str:
         """The whole game."""
         return repr((self.play.content(), self.play.broken_by))
@@ -76,3 +82,21 @@ class TextArenaTwoPlayers(Environment[Beginning]):
         other = copy.copy(self)
         other.play = self.play.copy()
         return other
+
+
+def _free_squares(told: Mapping[str, Any]) -> list[str]:
+    marks = [mark for row in told["board"] for mark in row]
+    return [f"[{square}]" for square, mark in enumerate(marks) if not mark]
+
+
+def _objects(told: Mapping[str, Any]) -> list[str]:
+    return [f"[{pile} {number}]" for pile, size in enumerate(told["piles"]) for number in range(1, size + 1)]
+
+
+def _open_columns(told: Mapping[str, Any]) -> list[str]:
+    return [f"[col {column}]" for column, disc in enumerate(told["board"][0]) if disc == "."]
+
+
+_MOVES: Final[Mapping[str, Callable[[Mapping[str, Any]], list[str]]]] = {
+    "TicTacToe": _free_squares, "Nim": _objects, "ConnectFour": _open_columns,
+}  # fmt: skip

@@ -414,6 +414,18 @@ def test_a_fork_of_a_game_for_two_is_independent(name: str) -> None:
     assert original.game().to_move is None
 
 
+@pytest.mark.parametrize(("name", "number"), [("TicTacToe-v0", 9), ("Nim-v0", 3 + 4 + 5), ("ConnectFour-v0", 7)])
+def test_the_moves_of_games_for_two_are_those_that_the_game_takes(name: str, number: int) -> None:
+    environment, rng = two(name), random.Random(3)
+    assert len(environment.admissible_actions()) == number
+    opening = set(environment.admissible_actions())
+    while moves := environment.admissible_actions():
+        assert all(environment.snapshot().step(move).action_valid for move in moves)
+        assert not any(environment.snapshot().step(move).action_valid for move in opening - set(moves))
+        environment.step(rng.choice(moves))
+    assert environment.game().to_move is None
+
+
 def test_games_for_two_are_served_by_their_class_and_others_refused() -> None:
     entry = load_entry("gymfleet_envs.textarena.two_players:TextArenaTwoPlayers", {})
     assert (entry.spec.levels, entry.spec.seats) == (TWO_PLAYER_GAMES, ("player_0", "player_1"))
