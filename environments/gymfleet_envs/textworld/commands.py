@@ -24,13 +24,14 @@ def understood(text: str, state: State) -> str | None:
     """
     plain = " ".join(text.split()).rstrip(".")
     for tried in (plain, *_readings(plain)):
-        if tried in state.actions:
+        if state.action(tried) is not None:
             return tried
     lower = _expanded(plain.lower())
-    from_somewhere = [command for command in state.actions if command.lower().startswith(f"{lower} from ")]
+    possible = state.actions_of(lower.partition(" ")[0])
+    from_somewhere = [command for command in sorted(possible) if command.lower().startswith(f"{lower} from ")]
     if lower.startswith("take ") and len(from_somewhere) == 1:
         return from_somewhere[0]
-    return next((command for command in state.actions if command.lower() == lower), None)
+    return next((command for command in sorted(possible) if command.lower() == lower), None)
 
 
 def _readings(plain: str) -> tuple[str, str]:
@@ -53,8 +54,7 @@ def refusal(text: str, state: State) -> str:
     if match := _GO.fullmatch(lower):
         return _no_way(match[1], state)
     game = state.game
-    verbs = {rule.command.split()[0] for rule in game.logic.rules}
-    if lower.split()[0] not in verbs:
+    if lower.split()[0] not in game.logic.verbs:
         return "That's not a verb I recognise."
     if match := _OPEN.fullmatch(lower):
         for thing in _called(match[1], state):

@@ -34,13 +34,29 @@ class State:
     @cached_property
     def actions(self) -> Mapping[str, Action]:
         """What can be done now, by command; none when the game is over."""
-        if self.end is not None:
-            return {}
+        found = [self.actions_of(verb) for verb in self.game.logic.verbs]
+        return dict(sorted((command, action) for part in found for command, action in part.items()))
+
+    def actions_of(self, verb: str) -> Mapping[str, Action]:
+        """Return those of `actions` that begin with a word: the rules of other verbs are not tried."""
         game = self.game
+        if self.end is not None or verb not in game.logic.verbs:
+            return {}
+        if (known := self._tried.get(verb)) is not None:
+            return known
         found: dict[str, Action] = {}
-        for action in game.logic.actions(self.index, game.fixed, game.types, game.names):
+        for action in game.logic.actions(verb, self.index, game.fixed, game.types, game.names):
             found.setdefault(action.command, action)
-        return dict(sorted(found.items()))
+        return self._tried.setdefault(verb, found)
+
+    def action(self, command: str) -> Action | None:
+        """Return what a command does; None where it cannot be taken now."""
+        return self.actions_of(command.partition(" ")[0]).get(command)
+
+    @cached_property
+    def _tried(self) -> dict[str, Mapping[str, Action]]:
+        """The actions of the verbs that were asked for."""
+        return {}
 
     @property
     def room(self) -> str:

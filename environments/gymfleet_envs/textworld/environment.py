@@ -95,9 +95,9 @@ class TextWorld(Environment[GameTask]):
         if action.strip().lower().rstrip(".") == "goal":
             return self._outcome(before.game.objective, before)
         command = understood(action, before)
-        if command is None:
+        done = None if command is None else before.action(command)
+        if done is None:
             return self._outcome(refusal(action, before), before, valid=False)
-        done = before.actions[command]
         if done.rule.startswith("make/") and (reason := before.unready_meal()) is not None:
             return self._outcome(reason, before)
         self._state = before.after(done)

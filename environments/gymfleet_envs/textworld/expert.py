@@ -1,8 +1,8 @@
 """The walkthrough as an expert: it goes on from where the player has left it, and takes back what led away."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from gymfleet_envs.textworld.engine import State, begin
 from gymfleet_envs.textworld.game import Game
@@ -28,7 +28,8 @@ class Way:
             return replace(self, at=self.at + 1)
         if state.facts == before.facts or self.away is None:
             return self
-        if (at := path.places.get(state.facts)) is not None and state.done == path.states[at].done:
+        at = path.places.get(state.facts ^ self.game.changing)
+        if at is not None and state.done == path.done[at]:
             return Way(self.game, at)
         if self.away and _undone(self.away[-1], before) == state.facts:
             return replace(self, away=self.away[:-1])
@@ -50,28 +51,38 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
+    """What is kept of the walkthrough as long as its game is: small, as thousands of games may be played at once."""
+
     commands: tuple[str, ...]
     """Those of the walkthrough that can be taken, in turn."""
-    states: tuple[State, ...]
-    """The state before each, and the last."""
+    done: tuple[frozenset[int], ...]
+    """The quests that are completed before each, and at the end."""
     places: dict[frozenset[Fact], int]
-    """The last place of each state on the way."""
+    """The last place of each state on the way, by the facts that are not as they were at the beginning."""
+    wins: bool
 
 
-@lru_cache(maxsize=64)
+_PATHS: Final[WeakKeyDictionary[Game, _Path]] = WeakKeyDictionary()
+
+
 def _path(game: Game) -> _Path:
-    commands, states = [], [begin(game)]
+    if (known := _PATHS.get(game)) is not None:
+        return known
+    state = begin(game)
+    commands, done, places = [], [state.done], {frozenset[Fact](): 0}
     for command in game.walkthrough:
-        action = states[-1].actions.get(command)
+        action = state.action(command)
         if action is not None:
+            state = state.after(action)
             commands.append(command)
-            states.append(states[-1].after(action))
-    return _Path(tuple(commands), tuple(states), {state.facts: place for place, state in enumerate(states)})
+            done.append(state.done)
+            places[state.facts ^ game.changing] = len(commands)
+    return _PATHS.setdefault(game, _Path(tuple(commands), tuple(done), places, state.end == "won"))
 
 
 def solves(game: Game) -> bool:
     """Return whether the walkthrough wins the game."""
-    return _path(game).states[-1].end == "won"
+    return _path(game).wins
 
 
 def _undone(action: Action, state: State) -> frozenset[Fact]:

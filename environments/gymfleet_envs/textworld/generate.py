@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from gymfleet_envs.tasks import GeneratedTasks
 from gymfleet_envs.textworld.expert import solves
@@ -82,12 +83,18 @@ def _seed(rng: random.Random) -> int:
     return rng.randrange(_MAX_SEED)
 
 
+_PLAYED: Final[WeakValueDictionary[Seeded, Game]] = WeakValueDictionary()
+"""The games that somebody plays: the sessions of a task share one, however many others were made since."""
+
+
 @lru_cache(maxsize=_CACHED_GAMES)
 def _made(task: Seeded) -> Game:
+    if (played := _PLAYED.get(task)) is not None:
+        return played
     level = _LEVELS[task.level]
     make = challenge(level.challenge).make
     data = generate(lambda options: make(dict(level.settings), options), task.seed, brief=level.brief)
-    return read_game(_as_json(data), logic_for(data["KB"]["logic"]))
+    return _PLAYED.setdefault(task, read_game(_as_json(data), logic_for(data["KB"]["logic"])))
 
 
 def _as_json(data: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 Fact = tuple[str, ...]
@@ -51,7 +52,7 @@ class Action:
     added: frozenset[Fact]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Logic:
     """The rules of a kind of games."""
 
@@ -63,10 +64,22 @@ class Logic:
     arities: Mapping[str, int]
     """Of how many things the predicates of rules hold."""
 
-    def actions(self, index: Index, fixed: Index, types: Mapping[str, str], names: Mapping[str, str]) -> list[Action]:
-        """Return what can be done, in the order of the rules.
+    @cached_property
+    def verbs(self) -> Mapping[str, tuple[Rule, ...]]:
+        """The rules by the first word of their commands."""
+        found: dict[str, tuple[Rule, ...]] = {}
+        for rule in self.rules:
+            verb = rule.command.split()[0]
+            found[verb] = (*found.get(verb, ()), rule)
+        return found
+
+    def actions(
+        self, verb: str, index: Index, fixed: Index, types: Mapping[str, str], names: Mapping[str, str]
+    ) -> list[Action]:
+        """Return what can be done with a verb, in the order of the rules.
 
         Args:
+            verb: one of `verbs`.
             index: the facts of predicates in `changing`.
             fixed: the other facts.
             types: the type of each id.
@@ -74,7 +87,7 @@ class Logic:
         """
         return [
             _action(rule, bindings, names)
-            for rule in self.rules
+            for rule in self.verbs[verb]
             for bindings in self._matches(rule, 0, dict(rule.constants), index, fixed, types)
         ]
 

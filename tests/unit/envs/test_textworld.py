@@ -18,7 +18,7 @@ pytest.importorskip("textworld")
 from gymfleet_envs.textworld.engine import begin
 from gymfleet_envs.textworld.environment import TextWorld
 from gymfleet_envs.textworld.files import GameFile, saved_games
-from gymfleet_envs.textworld.generate import Seeded, generated_tasks
+from gymfleet_envs.textworld.generate import Seeded, _made, generated_tasks
 from gymfleet_envs.textworld.options import TextWorldOptions
 from gymfleet_envs.textworld.package import generate, logic_for, package
 from gymfleet_envs.textworld.zmachine import ZMachine, ZMachineOptions
@@ -312,6 +312,30 @@ def test_no_text_breaks_a_generated_game() -> None:
             action = rng.choice([*actions, *HOSTILE]) if rng.random() < 0.5 else rng.choice(actions)
             if environment.step(action[: rng.randrange(1, 200)]).terminated:
                 break
+
+
+def test_sessions_of_a_task_share_its_game_however_many_others_were_made() -> None:
+    task, first, second = Seeded("coin_collector", 5), TextWorld(), TextWorld()
+    first.reset(task, 0)
+    _made.cache_clear()
+
+    second.reset(Seeded("coin_collector", 5), 0)
+
+    assert second._state.game is first._state.game
+    assert second._state.game is not Seeded("coin_collector", 6).game
+
+
+def test_actions_by_their_verbs_are_all_that_the_rules_allow() -> None:
+    state = begin(generated_tasks().by_index("train", "cooking", 0).data.game)
+    game = state.game
+    for _ in range(6):
+        parts = [state.actions_of(verb) for verb in game.logic.verbs]
+        assert sum(map(len, parts)) == len(state.actions), "no command has two verbs"
+        for command, action in state.actions.items():
+            assert action == state.action(command)
+            assert action.removed <= state.facts
+        assert state.actions_of("fly") == state.actions_of("") == {}
+        state = state.after(state.actions[max(state.actions)])
 
 
 def test_games_of_different_seeds_differ() -> None:
