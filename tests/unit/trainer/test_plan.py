@@ -1,5 +1,6 @@
 """From a recipe to its stages: what does not go together is told before anything is started, in one line."""
 
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, cast
@@ -7,9 +8,10 @@ from typing import Any, Final, cast
 import pytest
 from gymfleet_contracts.recipe import RecipeError
 from gymfleet_contracts.rollout import Budget, Sampling, StrategySpec
+from gymfleet_contracts.session import Capabilities, EnvironmentSpec
 from gymfleet_kit.plugins import PluginError
 from gymfleet_trainer.run.group_planner import PlannedGroup
-from gymfleet_trainer.run.plan import STAGES, own_sources, stages_of
+from gymfleet_trainer.run.plan import STAGES, own_sources, require_held_out, stages_of
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 from gymfleet_trainer.stages.collect import Collect
@@ -22,6 +24,11 @@ from tests.fixtures.paths import ROOT
 from tests.fixtures.scored import SMALL, make_recipe
 from tests.fixtures.trainer_plans import make_planner, stage_of
 
+MAZE: Final = EnvironmentSpec(
+    name="maze", version="1", summary="A maze", instructions="Walk.", max_turns=8, levels=("small", "large"),
+    default_level="small", splits={"train": 9, "validation": 9, "test": 40},
+    capabilities=Capabilities(deterministic=True),
+)  # fmt: skip
 COLLECT: Final = {"kind": "collect", "name": "shown", "strategy": "expert"}
 SFT: Final = {"kind": "sft", "data": "shown"}
 OWN: Final = """
@@ -50,6 +57,21 @@ def test_those_that_come_with_gymfleet() -> None:
         "augment", "bradley_terry", "collect", "filter", "generative_judge", "measure", "preference", "process_reward",
         "reinforce", "sft",
     ]  # fmt: skip
+
+
+def test_no_more_tasks_are_measured_than_are_held_out() -> None:
+    def measured(num_tasks: int, on_the_way: int, **options: str) -> None:
+        on = {"num_tasks": on_the_way, "every_steps": 2, **options}
+        reinforce = {"kind": "reinforce", "name": "learn", "steps": 5, "measure": on}
+        recipe = make_recipe(stages=[reinforce, {"kind": "measure", "name": "after", "num_tasks": num_tasks}])
+        require_held_out(recipe, [MAZE], stages_of(recipe))
+
+    measured(40, 40)
+    measured(40, 41, level="large")  # of which nobody says how many there are
+    for given, table in (((41, 40), "stages.after"), ((40, 41), "stages.learn")):
+        told = f"{table} measures 41 tasks, and maze has 40 in its test split: give num_tasks of at most 40"
+        with pytest.raises(RecipeError, match=re.escape(told)):
+            measured(*given)
 
 
 def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:

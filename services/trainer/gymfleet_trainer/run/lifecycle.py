@@ -41,7 +41,7 @@ from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.measuring import measure
-from gymfleet_trainer.run.plan import stages_of
+from gymfleet_trainer.run.plan import require_held_out, stages_of
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.replays import Referee
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash
@@ -207,6 +207,7 @@ async def opened(
     try:
         with contextlib.ExitStack() as left, TorchThread(settings.torch_threads) as worker:
             specs = await _services(recipe, settings, redis, endpoint, reporter)
+            require_held_out(recipe, specs, (stage, *stages_of(recipe)))
             source = start_from or initial_model(recipe, directory)
             transfer = await worker.run(transfer_of, recipe, directory.weights, run_id, source)
             left.callback(transfer.close)

@@ -1,9 +1,10 @@
 """The stages of a recipe, with their options checked, and the files of the plug-ins that the recipe names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_contracts.stages import PlannedStage, StagesError, check_stages
 from gymfleet_kit.formats import format_of
 from gymfleet_kit.plugins import PluginKind, checked_options, hash_of, source_of
@@ -38,6 +39,24 @@ def stages_of(recipe: Recipe) -> list[Stage[Any]]:
         if (number := stage.held(recipe)) > _MAX_HELD:
             raise RecipeError(f"{stage.table}: {number} episodes would be open at once; at most {_MAX_HELD} can be")
     return stages
+
+
+def require_held_out(recipe: Recipe, specs: Iterable[EnvironmentSpec], stages: Iterable[Stage[Any]]) -> None:
+    """Raise `RecipeError` for a measurement of more tasks than there are: held-out ones are never played twice.
+
+    Of levels beside an environment's default nobody says how many there are.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    for plays, table in ((plays, stage.table) for stage in stages for plays in stage.plays().values()):
+        for env in recipe.environments if plays.purpose == "eval" else ():
+            spec = by_name[env.name]
+            there = spec.splits.get(env.eval_split, 0)
+            is_default = (plays.level or env.changed(None).level) in (None, spec.default_level)
+            if is_default and plays.num_tasks > there:
+                raise RecipeError(
+                    f"{table} measures {plays.num_tasks} tasks, and {env.title} has {there} in its {env.eval_split} "
+                    f"split: give num_tasks of at most {there}"
+                )
 
 
 def _require_dtype(recipe: Recipe, planned: PlannedStage) -> None:
