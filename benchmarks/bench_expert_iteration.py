@@ -24,6 +24,7 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
+from benchmarks.bench_methods import uncommitted
 from benchmarks.command import BenchmarkCommand
 from benchmarks.hard_level import CANDIDATES, CHOSEN, METHODS, Sampled, method, warm_start
 from benchmarks.record import Row, record
@@ -75,6 +76,8 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "expert_iteration", help="the run directories")
     arguments = parser.options()
+    if arguments.publish and (changed := uncommitted()):
+        parser.error(f"{changed} is not committed: settings are fixed before anything is run")
     warm = _trained("warm_start", 0, warm_start(arguments), arguments.set_warm_start, arguments)
     if arguments.choose:
         for level in CANDIDATES:
