@@ -24,7 +24,6 @@ PARSERS: Final = {
     "Qwen-Qwen2.5-7B-Instruct": "hermes",
     "Qwen-Qwen3-0.6B": "hermes",
     "Qwen3.5-4B": "qwen3_coder",
-    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "deepseek_v3",
     "deepseek-ai-DeepSeek-V3.2": "deepseek_v32",
     "deepseek-ai-DeepSeek-V4": "deepseek_v4",
     "google-gemma-4-31B-it": "gemma4",
