@@ -11,8 +11,6 @@ A run that is finished is not run again, and one that was interrupted goes on: s
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -28,8 +26,8 @@ from benchmarks.bench_methods import uncommitted
 from benchmarks.command import BenchmarkCommand
 from benchmarks.hard_level import CANDIDATES, CHOSEN, METHODS, Sampled, method, warm_start
 from benchmarks.record import Row, record
+from benchmarks.training import ROOT, train
 
-ROOT: Final = Path(__file__).parents[1]
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["expert_iteration"], "env_steps": 128, "eval_tasks": 8, "choice_tasks": 2,
     "choice_samples": 2,
@@ -101,18 +99,7 @@ def _trained(name: str, seed: int, recipe: Recipe, changes: Sequence[str], argum
     """
     told = hashlib.sha256("\n".join([to_toml(recipe), *changes]).encode()).hexdigest()[:6]
     directory: Path = arguments.runs.resolve() / f"{name}-{seed}-{told}"
-    if (directory / "summary.json").is_file() and not arguments.smoke:
-        return directory
-    file = directory.with_suffix(".toml")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_toml(recipe), encoding="utf-8")
-    gymfleet = str(Path(sys.executable).with_name("gymfleet"))
-    command = [gymfleet, "train", str(file), "--run-dir", str(directory), "--seed", str(seed)]
-    for change in changes:
-        command += ["--set", change]
-    if arguments.smoke:
-        command.append("--fresh")
-    subprocess.run(command, check=True, cwd=ROOT)
+    train(directory, recipe, seed, fresh=arguments.smoke, changes=changes)
     return directory
 
 

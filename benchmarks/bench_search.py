@@ -16,9 +16,6 @@ A run that is finished is not run again, and one that was interrupted goes on.
 import argparse
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +27,8 @@ from benchmarks.command import BenchmarkCommand
 from benchmarks.record import record
 from benchmarks.search_runs import Measured, independent, rows, searched
 from benchmarks.search_settings import SETTINGS, STRATEGIES, measured_by_goal, measured_by_model, recipe_of
+from benchmarks.training import ROOT, train
 
-ROOT: Final = Path(__file__).parents[1]
 SMOKE: Final[dict[str, Any]] = {
     "env": ["intro"], "seeds": [0], "tasks": 2, "episodes": 1, "curve": [], "samples": 2, "played": 2,
     "strategies": ["best_of_n", "beam"],
@@ -95,19 +92,7 @@ def _place(env: str, seed: int, kind: str, recipe: Recipe, arguments: argparse.N
 
 
 def _train(place: _Place, arguments: argparse.Namespace, **settings: str) -> None:
-    """Run `gymfleet train`, or resume it; a finished run is as it was."""
-    if (place.directory / "summary.json").is_file() and not arguments.smoke:
-        return
-    file = place.directory.with_suffix(".toml")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(to_toml(place.recipe), encoding="utf-8")
-    command = [
-        str(Path(sys.executable).with_name("gymfleet")), "train", str(file), "--run-dir", str(place.directory),
-        "--seed", str(place.seed),
-    ]  # fmt: skip
-    if arguments.smoke:
-        command.append("--fresh")
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **settings})
+    train(place.directory, place.recipe, place.seed, fresh=arguments.smoke, settings=settings)
 
 
 if __name__ == "__main__":
