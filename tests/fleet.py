@@ -16,6 +16,7 @@ from typing import Final, Self
 import httpx
 import pytest
 
+from tests.fixtures import preloaded
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis_server import RedisServer
 from tests.models import build_tiny_model
@@ -46,7 +47,7 @@ class ServiceProcess:
     port: int
     settings: Mapping[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    process: preloaded.Process | None = field(default=None, init=False)
 
     @property
     def url(self) -> str:
@@ -55,9 +56,7 @@ class ServiceProcess:
     def start(self) -> None:
         """Start the process; `wait_ready` says when it can work."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                list(self.command), env=clean_environment(**self.settings), stdout=log, stderr=subprocess.STDOUT
-            )
+            self.process = preloaded.start(self.command, clean_environment(**self.settings), log)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Return once `/readyz` says 200; RuntimeError with the log's end when it dies or takes too long."""

@@ -74,7 +74,7 @@ class PluginKind(Generic[Base]):
 
     def find(self, reference: str) -> type[Base]:
         """Return the class that a reference means. Raises `PluginError`."""
-        if reference.endswith(".py") or "/" in reference:
+        if is_path(reference):
             return self._exported(self._from_file(Path(reference)), reference)
         if ":" in reference:
             module_name, _, class_name = reference.partition(":")
@@ -246,12 +246,17 @@ def plural_of(name: str) -> str:
     return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
+def is_path(reference: str) -> bool:
+    """Return whether a reference is the path of a file, rather than a name or `package.module:Class`."""
+    return reference.endswith(".py") or "/" in reference
+
+
 def source_of(kind: str, reference: str) -> Path | None:
     """Return the file of a plug-in without importing its module: of a kind that another service knows.
 
     None for one that comes with gymfleet, and where the module is not to be found here.
     """
-    if reference.endswith(".py") or "/" in reference:
+    if is_path(reference):
         return Path(reference).resolve()
     installed = next(
         (point.value for point in entry_points(group=f"gymfleet.{plural_of(kind)}", name=reference)), reference

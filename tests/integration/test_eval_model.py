@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_cli.console import out
 from gymfleet_cli.main import run
 
 from tests.fixtures.chat_server import ChatServer, Scripted
@@ -35,7 +36,8 @@ def server() -> Iterator[ChatServer]:
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a table are not broken."""
-    monkeypatch.setenv("COLUMNS", "250")
+    # Not COLUMNS: it is not read by a console whose width a test before this one has set.
+    monkeypatch.setattr(out, "width", 250)
 
 
 class Evaluation:

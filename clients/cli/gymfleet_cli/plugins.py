@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gymfleet_contracts.recipe import RecipeError
-from gymfleet_kit.plugins import PluginDescription, plural_of
+from gymfleet_kit.plugins import PluginDescription, is_path, plural_of
 from pydantic import ValidationError
 
 from gymfleet_cli.console import CliError, UsageProblem
@@ -169,7 +169,9 @@ def _asked_for(kind: str, references: Sequence[str]) -> str:
 
 def _cached(kind: str, reference: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256(json.dumps([kind, reference, os.fspath(Path.cwd())]).encode()).hexdigest()[:32]
+    # A name means the same wherever one is, to one installation; a path does not.
+    means = os.fspath(Path(reference).resolve()) if is_path(reference) else console_script(KINDS[kind].service)
+    key = hashlib.sha256(json.dumps([kind, reference, means]).encode()).hexdigest()[:32]
     return home / "gymfleet" / "plugins" / f"{key}.json"
 
 

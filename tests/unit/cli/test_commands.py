@@ -26,6 +26,8 @@ from tests.fixtures.run_directory import RECIPE, write_run
 from tests.fixtures.scored import make_recipe
 from tests.fixtures.trajectories import make_search_tree
 
+pytestmark = pytest.mark.usefixtures("plugins_are_known")
+
 Capture = pytest.CaptureFixture[str]
 
 

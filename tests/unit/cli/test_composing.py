@@ -16,6 +16,8 @@ from gymfleet_trainer.run.plan import stages_of
 
 from tests.fixtures.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("plugins_are_known")
+
 ALGORITHMS = included("gymfleet_trainer.algorithms")
 FORKING = Capabilities(deterministic=True, expert=True, fork=ForkSupport.NATIVE, state_keys=True)
 

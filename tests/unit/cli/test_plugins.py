@@ -1,6 +1,7 @@
 """The command line checks the plug-ins of a recipe: before a process is started, and without importing them."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,8 +59,8 @@ class Weigh(Stage[Options]):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(known_plugins: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(known_plugins, tmp_path_factory.mktemp("own") / "cache")
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from gymfleet_contracts.recipe import RecipeError, load_recipe
 
 from tests.fixtures.paths import ROOT
 
+pytestmark = pytest.mark.usefixtures("plugins_are_known")
+
 MINIMAL = """\
 name = "walk"
 [[environments]]

@@ -12,6 +12,8 @@ from gymfleet_reward.settings import RewardSettings
 
 from tests.fixtures.scored import make_recipe
 
+pytestmark = pytest.mark.usefixtures("plugins_are_known")
+
 COLLECT = {"kind": "collect"}
 TRAINED = {"kind": "bradley_terry", "data": "collect"}
 STEPS = {"kind": "process_reward", "name": "steps", "data": "collect"}

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gymfleet_contracts.faults import faults
 from gymfleet_contracts.reward import RewardSpec
+from gymfleet_kit.plugins import is_path
 from pydantic import ValidationError
 
 from gymfleet_cli.console import UsageProblem
@@ -79,5 +80,5 @@ def _of_recipe(path: Path) -> Rewards:
 
 def _label(reference: str) -> str:
     """Return what a component is called in the breakdown."""
-    name = PurePath(reference).stem if reference.endswith(".py") or "/" in reference else reference
+    name = PurePath(reference).stem if is_path(reference) else reference
     return name.rpartition(":")[2]
