@@ -43,7 +43,7 @@ def test_a_killed_reward_service_loses_nothing(tmp_path: Path) -> None:
             trajectory = make_trajectory((250, 250), sample=sample, status=status, success=sample % 2 == 0)
             redis.xadd(TRAJECTORIES_RAW, {"body": ScoreRequest(trajectory=trajectory).model_dump_json()})
         settings = {"redis_url": server.url, "lease_s": 1, "concurrency": 8}
-        service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+        service = ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, tmp_path / "log")
 
         service.start("/healthz")
         wait_for_scored(redis, 20)

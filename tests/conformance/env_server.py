@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Self
 import httpx
 import psutil
 
+from tests.fixtures import preloaded
 from tests.fixtures.ports import free_port
 
 START_TIMEOUT_S = 60.0
@@ -29,7 +29,7 @@ class EnvServer:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("GYMFLEET_ENV_")}
         given = {f"GYMFLEET_ENV_{key.upper()}": str(value) for key, value in settings.items()}
         self._environment = {**inherited, **given, "GYMFLEET_ENV_PORT": str(self.port)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: preloaded.Process | None = None
 
     @property
     def pid(self) -> int:
@@ -43,7 +43,7 @@ class EnvServer:
     def start(self) -> None:
         """Start and wait until it is ready."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
+            self._process = preloaded.start(self._command, self._environment, log)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > deadline:

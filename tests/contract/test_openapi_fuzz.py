@@ -130,7 +130,7 @@ def test_openenv_front(served: Served, tmp_path: Path) -> None:
 
 def test_reward_service(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "schemathesis.toml").write_text(REWARD_CONFIG, encoding="utf-8")
-    with ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", {"redis_url": redis_url}, tmp_path / "log") as one:
+    with ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", {"redis_url": redis_url}, tmp_path / "log") as one:
         fuzz(tmp_path, one.url)
 
 

@@ -75,7 +75,7 @@ def running(redis_url: str, files: dict[str, str], log: Path, *, component_timeo
         "component_timeout_s": component_timeout_s,
         "lease_s": 2,
     }
-    return ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, log)
+    return ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, log)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ async def test_a_bad_one_reaches_the_trainer_as_one_line_and_hurts_nobody_else(
 
 def test_a_service_whose_components_hang_ends_at_once(redis_url: str, files: dict[str, str], tmp_path: Path) -> None:
     settings = {"redis_url": redis_url, "plugins": json.dumps(list(files.values())), "component_timeout_s": 500}
-    service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+    service = ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, tmp_path / "log")
     service.start()
     for name in ("hangs", "blocks", "waits"):
         with pytest.raises(httpx.ReadTimeout):

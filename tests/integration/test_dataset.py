@@ -73,7 +73,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gateway_fleet.
 def rewards(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     given = {"redis_url": redis_url, "seal_key": PRIVATE_KEY}
     log = tmp_path_factory.mktemp("log") / "log"
-    with ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", given, log) as service:
+    with ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", given, log) as service:
         yield service
 
 

@@ -52,7 +52,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> str:
 def service(redis_url: str, half: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     settings = {"redis_url": redis_url, "api_key": KEY, "plugins": json.dumps([half])}
     log = tmp_path_factory.mktemp("reward") / "log"
-    with ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, log) as process:
+    with ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, log) as process:
         yield process
 
 

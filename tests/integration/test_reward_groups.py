@@ -166,7 +166,7 @@ def replicas(redis_url: str, rank: str, tmp_path: Path) -> Iterator[list[Service
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / f"log-{number}")
+                ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, tmp_path / f"log-{number}")
             )
             for number in range(2)
         ]

@@ -66,7 +66,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def process(redis_url: str, chat: ChatServer, directory: Path, **judge: Any) -> ServiceProcess:
     endpoint = {"url": chat.url, "model": "m", "key_file": str(directory / "key"), "timeout_s": 5, **judge}
     settings = {"redis_url": redis_url, "judges": json.dumps({"j": endpoint}), "lease_s": 2}
-    return ServiceProcess("gymfleet_reward.main", PREFIX, settings, directory / "log")
+    return ServiceProcess("gymfleet-reward", PREFIX, settings, directory / "log")
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_the_guide_is_followed(redis_url: str, chat: ChatServer, directory: Path
     settings = {"redis_url": redis_url, "judges": judges}
     episodes = [spoken(text, sample=sample) for sample, text in enumerate(("a", "bb"))]
 
-    with ServiceProcess("gymfleet_reward.main", PREFIX, settings, directory / "guide.log") as running:
+    with ServiceProcess("gymfleet-reward", PREFIX, settings, directory / "guide.log") as running:
         found = [
             raws(running, RewardSpec.model_validate(tomllib.loads(block)["reward"]), *episodes)
             for block in blocks("toml")

@@ -348,7 +348,7 @@ def test_a_service_is_ready_when_its_models_are_and_scores_with_them(
     spec = make_spec(goal={"enabled": False}, reward_model={"model": "outcome"})
     episode = episodes()[1]
     body = ScoreBatch(items=(ScoreRequest(trajectory=episode, reward=spec),)).model_dump(mode="json")
-    service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+    service = ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, tmp_path / "log")
 
     try:
         told = told_ready(service)
@@ -367,7 +367,7 @@ def test_a_service_whose_model_cannot_be_loaded_is_not_ready_and_says_why(redis_
     build_reward_model(tmp_path / "bad", num_labels=2)
     table = {"bad": {"kind": "embedded", "path": str(tmp_path / "bad"), "max_tokens": 512}}
     settings = {"redis_url": redis_url, "models": json.dumps(table)}
-    service = ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", settings, tmp_path / "log")
+    service = ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", settings, tmp_path / "log")
 
     try:
         told = told_ready(service)

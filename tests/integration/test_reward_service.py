@@ -32,7 +32,7 @@ PREFIX = "GYMFLEET_REWARD_"
 @pytest.fixture(scope="module")
 def service(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     log = tmp_path_factory.mktemp("reward") / "log"
-    with ServiceProcess("gymfleet_reward.main", PREFIX, {"redis_url": redis_url}, log) as process:
+    with ServiceProcess("gymfleet-reward", PREFIX, {"redis_url": redis_url}, log) as process:
         yield process
 
 
@@ -116,7 +116,7 @@ def test_operations(service: ServiceProcess) -> None:
 
 def test_ready_only_while_redis_answers_and_ends_cleanly(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as redis:
-        service = ServiceProcess("gymfleet_reward.main", PREFIX, {"redis_url": redis.url}, tmp_path / "log")
+        service = ServiceProcess("gymfleet-reward", PREFIX, {"redis_url": redis.url}, tmp_path / "log")
         service.start()
         redis.stop()
         away = httpx.get(f"{service.url}/readyz")

@@ -56,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, environment: str) -> Itera
 
 def reward_service(redis_url: str, answer: str, log: Path, **settings: str) -> ServiceProcess:
     given = {"redis_url": redis_url, "plugins": json.dumps([answer]), **settings}
-    return ServiceProcess("gymfleet_reward.main", "GYMFLEET_REWARD_", given, log)
+    return ServiceProcess("gymfleet-reward", "GYMFLEET_REWARD_", given, log)
 
 
 @pytest.fixture(scope="module")
