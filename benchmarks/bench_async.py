@@ -27,7 +27,7 @@ from benchmarks.record import Row, record
 ROOT: Final = Path(__file__).parents[1]
 _ENVIRONMENT: Final = Path(__file__).with_name("waiting_environment.py")
 SMOKE: Final[dict[str, Any]] = {
-    "seeds": [0], "staleness": [0, 1], "steps": 2, "groups": 4, "eval_tasks": 8, "median_s": 0.01,
+    "seeds": [0], "staleness": [1], "steps": 2, "groups": 4, "eval_tasks": 8, "median_s": 0.01,
     "set": [
         "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",
         "stages.reinforce.group_size=4",

@@ -25,8 +25,9 @@ PROCESS: Final = (
     "reward.process_reward_model.model=steps", "reward.process_reward_model.activation=sigmoid",
     "reward.process_reward_model.together=product", "reward.process_reward_model.weight=0.5",
 )  # fmt: skip
+REWARDS: Final = ("outcome", "process")
 SMOKE: Final[dict[str, Any]] = {
-    "seeds": [0], "env_steps": 60, "played": 6, "eval_tasks": 8,
+    "seeds": [0], "only": ["process"], "env_steps": 60, "played": 6, "eval_tasks": 8,
     "set_first": [
         "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=16", "stages.sft.epochs=2",
         "stages.process_reward.epochs=1",
@@ -39,6 +40,7 @@ def main() -> None:
     """Train the reward models, then the policies; record."""
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", choices=REWARDS, default=list(REWARDS), help="which of the two")
     parser.add_argument("--env-steps", type=int, default=5000, help="environment steps by the process reward model")
     parser.add_argument("--played", type=int, default=100, help="tasks that it learns from, eight episodes each")
     parser.add_argument("--eval-tasks", type=int, default=400, help="held-out tasks of each measurement")
@@ -46,23 +48,24 @@ def main() -> None:
     parser.add_argument("--set-first", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the first recipe")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "process-reward", help="the run directories")
     arguments = parser.options()
-    ends: dict[str, list[Mapping[str, Any]]] = {"outcome": [], "process": []}
+    ends: dict[str, list[Mapping[str, Any]]] = {name: [] for name in arguments.only}
     learned: list[int] = []
     for seed in arguments.seeds:
         first = arguments.runs / f"first-{seed}"
         own = [f"stages.played.num_tasks={arguments.played}", *arguments.set_first]
         taken = _train(_first_recipe(arguments.runs), first, seed, arguments, own)["counts"]["env_steps.played"]
         learned.append(taken)
-        for name, env_steps, changes in (
-            ("outcome", arguments.env_steps + taken, ()), ("process", arguments.env_steps, PROCESS),
-        ):  # fmt: skip
+        for name in arguments.only:
+            process = name == "process"
+            # What the reward model learned from counts: the other training gets as much more.
+            env_steps = arguments.env_steps if process else arguments.env_steps + taken
             common = (
                 f"model.path={first / 'model'}", f"stages.reinforce.max_env_steps={env_steps}",
                 "stages.reinforce.max_wall_s=100000",
                 f"stages.before.num_tasks={arguments.eval_tasks}", f"stages.after.num_tasks={arguments.eval_tasks}",
             )  # fmt: skip
             directory = arguments.runs / f"{name}-{seed}"
-            settings = [*common, *changes, *arguments.set]
+            settings = [*common, *(PROCESS if process else ()), *arguments.set]
             recipe = ROOT / "recipes" / "methods" / "grpo.toml"
             end = _train(recipe, directory, seed, arguments, settings, first=first)
             check_taken(f"{name}, seed {seed}", end, env_steps)

@@ -1,15 +1,16 @@
 """A run on two Ray workers: one dies, the run goes on; the run is told to end, and nothing stays."""
 
-import json
-import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from tests.chaos.test_trainer_kill import check_accounting, leftovers, produced_groups
+from benchmarks.bench_workers import started
+from benchmarks.stack_accounts import Accounts
+from tests.chaos.test_trainer_kill import check_accounting
+from tests.fixtures.benchmarks import smoke
 from tests.fixtures.trainer_runs import TrainerRun
 from tests.fleet import Fleet
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _START_S: Final = 300.0
 """Ray starts a dozen processes."""
 _MARK: Final = "DISTRIBUTED_RUN"
-"""An environment variable that all processes of a run inherit, Ray's included."""
+"""An environment variable that all processes of a run inherit, Ray's included, and the kernel remembers."""
 
 
 @pytest.fixture
@@ -26,14 +27,8 @@ def run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(_MARK, str(tmp_path))
     return TrainerRun(
         maze_fleet, tmp_path, tiny_model, steps=4, sft="", more="[trainer]\nworkers = 2",
-        settings={"SERVICES_TIMEOUT_S": f"{_START_S:g}"},
+        settings={"SERVICES_TIMEOUT_S": f"{_START_S:g}"}, whole_process=True,
     )  # fmt: skip
-
-
-def events(run: TrainerRun, name: str) -> list[dict[str, Any]]:
-    """The log's lines of one event, whichever process wrote them."""
-    lines = run.log.read_text(errors="replace").splitlines()
-    return [json.loads(line[line.index("{") :]) for line in lines if f'"event": "{name}"' in line]
 
 
 def processes(run: TrainerRun) -> set[str]:
@@ -56,23 +51,17 @@ def check_nothing_is_left(run: TrainerRun) -> None:
     assert not (run.run_dir / "ray").exists()
 
 
-async def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(run: TrainerRun) -> None:
-    run.start()
-    run.wait_until(lambda: len(run.metrics("rl_step")) >= 2, _START_S)
-    first = run.state()
-    assert first is not None, run.tail()
-    produced = await produced_groups(run.fleet, first.run_id)
-    (second,) = [event for event in events(run, "worker.started") if event["rank"] == 1]
-    os.kill(second["pid"], signal.SIGKILL)
+def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(tmp_path: Path) -> None:
+    printed = smoke("workers", "--runs", str(tmp_path))
 
-    code = run.wait(_START_S)
-
-    assert code == 0, run.tail()
-    state = check_accounting(run, produced)
-    assert state.counts["resumed"] == 1
-    assert sorted((e["group"], e["rank"]) for e in events(run, "worker.started")) == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert await leftovers(run.fleet, state.run_id) == []
-    check_nothing_is_left(run)
+    assert "a worker killed: both successors joined" in printed
+    assert "a worker killed: the next training step ended" in printed
+    accounts = Accounts.of(tmp_path / "killed", {})
+    assert accounts.faults == dict.fromkeys(accounts.faults, 0), "each group once"
+    assert (accounts.steps, accounts.trained, accounts.resumed) == (3, 3 * 2, 1)
+    assert sorted((one["group"], one["rank"]) for one in started(tmp_path / "killed")) == [
+        (1, 0), (1, 1), (2, 0), (2, 1),
+    ]  # fmt: skip
 
 
 async def test_an_interrupted_run_leaves_no_process_and_goes_on_with_one_worker(run: TrainerRun) -> None:

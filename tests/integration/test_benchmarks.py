@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ELSEWHERE: Final = {
     "quickstart": "tests/e2e/test_quickstart.py",
     "stack": "tests/chaos/test_stack_kills.py",
+    "workers": "tests/chaos/test_trainer_distributed_kill.py",
 }
 """Those that train, whose runs these tests look at more closely."""
 BENCHMARKS: Final = sorted(path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py"))
