@@ -35,6 +35,9 @@ SIZES: Final = {
     "load": Size(1000, smoke=2, help="at most so many tasks, and sessions at once"),
 }
 
+SMOKE: Final = {"env": [*ENGINES]}
+"""All that have an engine to be compared with: the others are measured by the same lines, and served by other tests."""
+
 
 @dataclass(frozen=True)
 class Load:
@@ -243,7 +246,7 @@ def _p99(seconds: list[float]) -> float:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SIZES)
+    parser = BenchmarkCommand(__doc__, SIZES, smoke=SMOKE)
     parser.add_argument("--env", nargs="*", default=ENVIRONMENTS)
     options = parser.options()
     rows = [

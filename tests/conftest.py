@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 from gymfleet_kit.streams import RedisClient, connect, disconnect
 
+from tests.fixtures import preloaded
 from tests.fixtures.redis_server import RedisServer
 from tests.fleet import maze_fleet, tiny_model
 
@@ -15,6 +16,11 @@ __all__ = ["maze_fleet", "redis", "redis_url", "tiny_model"]
 
 _LONGEST_FIRST: Final = ("e2e", "chaos", "integration", "conformance", "contract", "deploy", "unit")
 """Folders in the order in which processes that run tests side by side take them: what waits longest begins first."""
+
+
+def pytest_configure() -> None:
+    """Start services by forking."""
+    preloaded.use()
 
 
 @pytest.hookimpl(tryfirst=True)
