@@ -241,7 +241,7 @@ def test_the_process_listens_before_the_engine_is_up_and_ends_when_it_never_is(
                     reasons.append(answer.json()["detail"])
                     refused.append(client.get("/v1/policy"))
                 time.sleep(0.05)
-        code = service.process.returncode
+        code = service.process.poll()
     finally:
         service.stop()
 
