@@ -56,6 +56,15 @@ def test_a_value_is_read_from_the_state_before_its_token(policy: PolicyModel, tm
         assert not row[~mask].any()
 
 
+def test_tables_of_positions_stay_exact_where_weights_are_held_in_bfloat16(policy: PolicyModel) -> None:
+    critic = ValueModel(policy, torch.bfloat16)
+
+    assert {parameter.dtype for parameter in critic.parameters()} == {torch.bfloat16}
+    own, given = dict(critic.body.named_buffers()), dict(policy.body.named_buffers())
+    assert own
+    assert {name for name in own if not torch.equal(own[name], given[name])} == set()
+
+
 def test_learning_values_leaves_the_policy_alone(policy: PolicyModel) -> None:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     critic = ValueModel(policy.frozen_copy())

@@ -24,6 +24,7 @@ from gymfleet_trainer.learning.policy_gradient import ClippedOptions
 from gymfleet_trainer.learning.sft_update import SftUpdater
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.policy_model import PolicyModel, Reference
+from structlog.testing import capture_logs
 from torch import Tensor
 
 from tests.fixtures.rewards import make_spec, scored
@@ -629,6 +630,17 @@ def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -
     assert [m.num_updates for m in metrics] == [math.ceil(num_tokens / 64)] * 6, "as the schedule counts on"
     assert metrics[-1].learning_rate == pytest.approx(3e-3 / updater.optimizer.num_steps), "ends at the end"
     assert metrics[0].num_trained_tokens == sum(s.num_trained for s in sequences)
+
+
+@pytest.mark.parametrize(("warmup_steps", "told"), [(7, []), (8, ["sft.only_warms_up"])])
+def test_a_warm_up_as_long_as_the_stage_is_told(model: PolicyModel, warmup_steps: int, told: list[str]) -> None:
+    optimizer = {"warmup_steps": warmup_steps}
+    sft = SupervisedOptions.model_validate({"epochs": 2, "tokens_per_batch": 50, "optimizer": optimizer})
+
+    with capture_logs() as lines:
+        SftUpdater(model, sft, num_tokens=200)
+
+    assert [line["event"] for line in lines] == told
 
 
 def test_supervised_training_resumes_bit_for_bit(model_dir: Path) -> None:

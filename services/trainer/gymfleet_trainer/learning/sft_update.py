@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+import structlog
 from torch import Tensor
 
 from gymfleet_trainer.learning.losses import GlobalCounts, sft_loss, token_weights
@@ -16,6 +17,8 @@ from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.optimizer import build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
+
+log = structlog.get_logger()
 
 TOKENS_PER_MICROBATCH = 4096
 _HARDNESS: Final[Mapping[str, Callable[[TrainSequence], float]]] = {
@@ -36,6 +39,13 @@ class SftUpdater:
         self.model = model
         self._curriculum = section.curriculum
         total_steps = section.epochs * _num_parts(num_tokens, section.tokens_per_batch)
+        if section.optimizer.warmup_steps >= total_steps > 0:
+            log.warning(
+                "sft.only_warms_up",
+                warmup_steps=section.optimizer.warmup_steps,
+                updates=total_steps,
+                remedy="the learning rate does not reach its peak: give fewer optimizer.warmup_steps, or more epochs",
+            )
         self.optimizer = build_optimizer(model, section.optimizer, total_steps)
 
     def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:

@@ -26,7 +26,8 @@ class ValueModel(nn.Module):
         with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
             self.body = type(theirs)(theirs.config)
             self.head = nn.Linear(theirs.config.hidden_size, 1)
-            self.to(masters or policy.masters)
+            for parameter in self.parameters():  # tables of positions stay exact: bfloat16 mixes up far ones
+                parameter.data = parameter.data.to(masters or policy.masters)
         recast_linears(self)
         if theirs.is_gradient_checkpointing:
             recompute_activations(self.body)
