@@ -1,5 +1,6 @@
 """Fixtures that every kind of test may ask for."""
 
+import contextlib
 import gc
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
@@ -18,9 +19,11 @@ _LONGEST_FIRST: Final = ("e2e", "chaos", "integration", "conformance", "contract
 """Folders in the order in which processes that run tests side by side take them: what waits longest begins first."""
 
 
-def pytest_configure() -> None:
-    """Start services by forking."""
-    preloaded.use()
+def pytest_configure(config: pytest.Config) -> None:
+    """Start services by forking, until the tests end."""
+    context = contextlib.ExitStack()
+    context.enter_context(preloaded.in_use())
+    config.add_cleanup(context.close)
 
 
 @pytest.hookimpl(tryfirst=True)

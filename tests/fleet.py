@@ -24,7 +24,6 @@ from tests.models import build_tiny_model
 READY_TIMEOUT_S: Final = 150.0
 """vLLM takes 25 to 60 s to start on two shared cores."""
 _STOP_TIMEOUT_S: Final = 20.0
-_THREADS: Final = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 def script(name: str) -> str:
@@ -35,7 +34,7 @@ def script(name: str) -> str:
 def clean_environment(**settings: str) -> dict[str, str]:
     """This process's environment without gymfleet's settings, plus the given ones."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GYMFLEET_")}
-    return inherited | _THREADS | settings
+    return inherited | preloaded.THREADS | settings
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """A complete recipe from an environment, an algorithm and a model: a beginning that runs, to be changed by hand."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -16,6 +17,8 @@ _SCRATCH: Final = {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 
                    "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "corpus_episodes": 200}  # fmt: skip
 _LONGEST: Final = 30
 """Turns of an episode, where the environment allows more."""
+_MARGIN: Final = 48
+"""Tokens of the model's length that episodes leave alone."""
 _REWARD: Final = {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}}
 _STRATEGIES: Final[Mapping[str, dict[str, Any]]] = {
     "remax": {"use": "greedy_baseline"},
@@ -49,6 +52,7 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
     if algorithm in _FORKING and spec.capabilities.fork is ForkSupport.NONE:
         raise UsageProblem(f"--algorithm {algorithm}: sessions of {spec.name} cannot be forked; gigpo needs no forks")
     small = model is None
+    length = _length(spec) if small else 8192
     played: dict[str, Any] = {"strategy": _STRATEGIES[algorithm]} if algorithm in _STRATEGIES else {}
     if algorithm in _EVALUATED:
         played["evaluator"] = _REWARD
@@ -65,14 +69,14 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
                           "eval_split": "test" if spec.splits.get("test") else "validation"}],
         "model": {"scratch": _SCRATCH} if small else {"path": model},
         "inference": {
-            "max_model_len": 2048 if small else 8192, "max_num_seqs": 256 if small else 64,
-            "max_num_batched_tokens": 4096 if small else 8192, "kv_cache_gib": 1.0 if small else 4.0,
+            "max_model_len": length, "max_num_seqs": 256 if small else 64,
+            "max_num_batched_tokens": max(length, 4096), "kv_cache_gib": 1.0 if small else 4.0,
         },
         "rollout": {
             "format": {"use": spec.format},
             "limits": {
                 "max_turns": min(spec.max_turns, _LONGEST), "max_response_tokens": 64 if small else 512,
-                "max_context_tokens": 2000 if small else 8000,
+                "max_context_tokens": length - _MARGIN,
             },
             **played,
         },
@@ -81,6 +85,14 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
         "stages": stages,
     }  # fmt: skip
     return Recipe.model_validate(document)
+
+
+def _length(spec: EnvironmentSpec) -> int:
+    """Return how many tokens a small model must read: those of the instructions, and 1,400 or more of what is played.
+
+    A vocabulary that was made from such episodes has 2.5 characters to a token.
+    """
+    return 1024 * max(2, math.ceil((len(spec.instructions) / 2.5 + 1400) / 1024))
 
 
 def _title(algorithm: str) -> str:

@@ -65,6 +65,15 @@ def test_limits_and_splits_are_those_that_there_are() -> None:
     assert (recipe.environments[0].level, recipe.environments[0].eval_split) == ("one", "validation")
 
 
+@pytest.mark.parametrize(("num_chars", "length"), [(0, 2048), (1600, 2048), (1700, 3072), (7400, 5120)])
+def test_long_instructions_leave_room_for_the_episode(num_chars: int, length: int) -> None:
+    recipe = composed(spec(instructions="Buy." * (num_chars // 4)), "grpo", None)
+
+    assert recipe.inference.max_model_len == length
+    assert recipe.rollout.limits.max_context_tokens == length - 48
+    assert recipe.inference.max_num_batched_tokens == max(length, 4096)
+
+
 @pytest.mark.parametrize(("algorithm", "model"), [("grpo", None), ("sft", "some/model")])
 def test_without_an_expert_there_is_nothing_to_begin_with(algorithm: str, model: str | None) -> None:
     with pytest.raises(UsageProblem, match="shop has no expert whose demonstrations"):
