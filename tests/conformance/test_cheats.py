@@ -15,8 +15,8 @@ from gymfleet_env_server.cheat_rates import MOST_TASKS, TASKS, faults
 
 FOLDER: Final = Path(__file__).with_name("cheating")
 FEW: Final = {
-    "alfworld": (4, 40), "card_game": (12, 40), "lateral_thinking": (12, 100), "os": (3, 60), "sciworld": (3, 24),
-    "textworld": (12, 60),
+    "alfworld": (4, 40), "babyai": (12, 100), "card_game": (12, 40), "kg": (12, 100), "lateral_thinking": (12, 100),
+    "os": (3, 30), "sciworld": (2, 6), "textarena": (12, 100), "textworld": (12, 30),
 }  # fmt: skip
 """Tasks of each level where steps are slow: where nothing is stated, and at most where something is."""
 
