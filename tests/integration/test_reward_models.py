@@ -14,11 +14,17 @@ import torch
 from gymfleet_contracts.reward import ScoreBatch, ScoredBatch, ScoreRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory
 from gymfleet_reward.composer import Scorer
+from gymfleet_reward.models import replica
 from gymfleet_reward.models.reward_models import RewardModels
 from gymfleet_reward.models.tables import UnusableModel
 from gymfleet_reward.settings import RewardSettings
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 
 from tests.fixtures.rewards import make_spec
 from tests.fixtures.service_process import ServiceProcess
@@ -120,6 +126,35 @@ def service(made: Path) -> Iterator[Service]:
     )
     yield service
     service.close()
+
+
+def test_copies_are_loaded_one_at_a_time(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While transformers loads a model it ties no weights in the whole process: two that overlap leave it so."""
+    table = {"kind": "embedded", "max_tokens": 1024, "path": str(made / "outcome"), "devices": ["cpu", "cpu", "cpu"]}
+    loading: list[int] = []
+    now = 0
+
+    class Slow:
+        @staticmethod
+        def from_pretrained(*arguments: Any, **options: Any) -> Any:
+            nonlocal now
+            now += 1
+            loading.append(now)
+            time.sleep(0.05)
+            found = AutoModelForSequenceClassification.from_pretrained(*arguments, **options)
+            now -= 1
+            return found
+
+    monkeypatch.setitem(replica._HEADS, "episode", Slow)
+    before = PreTrainedModel.tie_weights
+    service = Service({"outcome": table, "again": table})
+    try:
+        assert all(one.reward for one in service.score(episodes(), reward_model={"model": "outcome"}))
+    finally:
+        service.close()
+
+    assert set(loading) == {1}
+    assert PreTrainedModel.tie_weights is before
 
 
 def test_an_episode_has_the_number_that_transformers_computes(service: Service, made: Path) -> None:

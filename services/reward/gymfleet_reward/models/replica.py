@@ -1,5 +1,6 @@
 """One copy of a reward model on one device. Importing this loads torch and transformers."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ _HEADS: Final[dict[Scores, Any]] = {
     "turns": AutoModelForTokenClassification,
 }
 _EXCERPT: Final = 200
+_LOADING: Final = threading.Lock()
+"""One at a time in a process: while transformers loads a model it changes torch's default dtype and ties no weights,
+for all threads, and two that overlap leave it so."""
 
 
 class Replica:
@@ -28,15 +32,16 @@ class Replica:
         logging.set_verbosity_error()  # what a head lacks is said below
         logging.disable_progress_bar()
         try:
-            architecture = AutoConfig.from_pretrained(table.path, local_files_only=True, trust_remote_code=False)
-            model, loading = _HEADS[table.scores].from_pretrained(
-                table.path,
-                dtype=getattr(torch, table.dtype),
-                local_files_only=True,
-                output_loading_info=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-            )
+            with _LOADING:
+                architecture = AutoConfig.from_pretrained(table.path, local_files_only=True, trust_remote_code=False)
+                model, loading = _HEADS[table.scores].from_pretrained(
+                    table.path,
+                    dtype=getattr(torch, table.dtype),
+                    local_files_only=True,
+                    output_loading_info=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                )
             self._model = model.to(device).eval()
         except Exception as error:
             reason = " ".join(str(error).split())[:_EXCERPT]
