@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole test suite on both cores: unit tests with their coverage, then those with real services, of which many wait.
+# The whole test suite on both cores: unit tests, then those with real services, of which many wait.
 # Arguments go to pytest, both times. Other people's clients are not among them: see `make peers`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} HF_HUB_OFFLINE=1 TOKENIZERS_PARALLE
 
 scripts/system.sh
 echo "== unit tests"
-"$BIN/python" -m pytest -q -n 2 --cov --cov-report= --cov-fail-under=65 tests/unit "$@"
+"$BIN/python" -m pytest -q -n 2 tests/unit "$@"
 echo "== tests with real services"
 "$BIN/python" -m pytest -q -n 2 -m "not peers" --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5 \
     --ignore tests/deploy/compose --ignore tests/deploy/k8s \

@@ -10,6 +10,8 @@ from gymfleet_trainer.learning.plugins import algorithm_of
 
 from benchmarks.bench_variants import FAMILIES, Measured, curve, recipe_of
 
+pytestmark = pytest.mark.usefixtures("plugins_are_known")
+
 
 @pytest.mark.parametrize(("family", "name"), [(family, name) for family, named in FAMILIES.items() for name in named])
 def test_a_variant_is_a_recipe(family: str, name: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: the plug-ins that it knows without asking a service for each."""
+"""What unit tests share: the plug-ins that the command line knows without asking a service for each."""
 
 import shutil
 from pathlib import Path
