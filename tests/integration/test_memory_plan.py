@@ -27,8 +27,8 @@ SMALL = ScratchModel(vocab_size=4096, hidden_size=320, intermediate_size=960, nu
 """About 10 million parameters."""
 
 
-LARGER = SMALL.model_copy(update={"vocab_size": 8192, "hidden_size": 640, "intermediate_size": 1920, "num_layers": 10})
-"""About 60 million."""
+LARGER = SMALL.model_copy(update={"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536})
+"""About 25 million."""
 
 
 def peaks(
