@@ -270,6 +270,8 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "tools": tool_tasks,
     "experts": experts,
 }
+SMOKE: Final = {"only": [name for name in PARTS if name != "experts"]}
+"""The conformance suite has every expert play every level."""
 
 
 def needed(folder: Path) -> Path:
@@ -336,7 +338,7 @@ def measure(name: str, data: Path, one_in: int = 1) -> Rows:
 
 def main() -> None:
     """Measure and record."""
-    parser = BenchmarkCommand(__doc__, SIZES)
+    parser = BenchmarkCommand(__doc__, SIZES, smoke=SMOKE)
     parser.add_argument("--data", type=Path, default=dialogues.DATA, help="the folder of the benchmarks' files")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME",
                         help=f"of {', '.join(PARTS)}")  # fmt: skip
