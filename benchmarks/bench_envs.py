@@ -34,7 +34,6 @@ SIZES: Final = {
     "seconds": Size(5.0, smoke=0.3, help="per measurement"),
     "load": Size(1000, smoke=2, help="at most so many tasks, and sessions at once"),
 }
-
 SMOKE: Final = {"env": [*ENGINES]}
 """All that have an engine to be compared with: the others are measured by the same lines, and served by other tests."""
 

@@ -31,27 +31,31 @@ def run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, monkeypatch: pytest
     )  # fmt: skip
 
 
-def processes(run: TrainerRun) -> set[str]:
-    """The run's processes that are still there."""
+def processes(directory: Path) -> set[str]:
+    """The processes of the run there that have not ended."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{_MARK}={run.directory}\0".encode() in (path / "environ").read_bytes():
+            if f"{_MARK}={directory}\0".encode() in (path / "environ").read_bytes():
                 found.add((path / "comm").read_text().strip())
         except OSError:  # gone meanwhile
             continue
     return found
 
 
-def check_nothing_is_left(run: TrainerRun) -> None:
+def check_nothing_is_left(directory: Path, run_dir: Path) -> None:
     deadline = time.monotonic() + 20
-    while remaining := processes(run):
+    while remaining := processes(directory):
         assert time.monotonic() < deadline, f"left behind: {remaining}"
         time.sleep(0.05)
-    assert not (run.run_dir / "ray").exists()
+    assert not (run_dir / "ray").exists()
 
 
-def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_MARK, str(tmp_path))
+
     printed = smoke("workers", "--runs", str(tmp_path))
 
     assert "a worker killed: both successors joined" in printed
@@ -63,6 +67,7 @@ def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(tmp_path: P
     assert sorted((one["group"], one["rank"]) for one in started(tmp_path / "killed")) == [
         (1, 0), (1, 1), (2, 0), (2, 1),
     ]  # fmt: skip
+    check_nothing_is_left(tmp_path, tmp_path / "killed")
 
 
 async def test_an_interrupted_run_leaves_no_process_and_goes_on_with_one_worker(run: TrainerRun) -> None:
@@ -74,7 +79,7 @@ async def test_an_interrupted_run_leaves_no_process_and_goes_on_with_one_worker(
     code = run.wait(60)
 
     assert code == 128 + signal.SIGTERM, run.tail()
-    check_nothing_is_left(run)
+    check_nothing_is_left(run.directory, run.run_dir)
     run.more = ""
     run.write_recipe()
     run.finish()

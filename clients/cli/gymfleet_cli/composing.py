@@ -18,7 +18,7 @@ _SCRATCH: Final = {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 
 _LONGEST: Final = 30
 """Turns of an episode, where the environment allows more."""
 _MARGIN: Final = 48
-"""Tokens of the model's length that episodes leave alone."""
+"""Tokens of a small model's length that episodes leave alone."""
 _REWARD: Final = {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}}
 _STRATEGIES: Final[Mapping[str, dict[str, Any]]] = {
     "remax": {"use": "greedy_baseline"},
@@ -76,7 +76,7 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
             "format": {"use": spec.format},
             "limits": {
                 "max_turns": min(spec.max_turns, _LONGEST), "max_response_tokens": 64 if small else 512,
-                "max_context_tokens": length - _MARGIN,
+                "max_context_tokens": length - _MARGIN if small else 8000,
             },
             **played,
         },
