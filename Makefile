@@ -2,7 +2,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GYMFLEET_VENV := $(VENV)
 
-.PHONY: setup quickstart test check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search bench-expert-iteration \
+.PHONY: setup quickstart test test-long check bench bench-gateway bench-rollout bench-trainer bench-quickstart bench-demonstrations bench-gpu bench-envs bench-data bench-stack bench-costs bench-workers bench-variants bench-methods bench-async bench-publish bench-trees bench-search bench-expert-iteration \
 	coverage peers tables images test-compose test-k8s mutation clean
 
 setup:
@@ -13,6 +13,10 @@ quickstart: setup
 
 test: setup
 	@scripts/test.sh
+
+# More of the same than `make test` has time for; about half an hour.
+test-long: setup
+	@scripts/test-long.sh
 
 # Which lines of each package unit tests run. Not part of `make test`, whose time it would double.
 coverage: setup

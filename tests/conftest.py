@@ -42,6 +42,13 @@ def pytest_runtest_teardown() -> None:
     gc.callbacks[:] = [call for call in gc.callbacks if not getattr(call, "__module__", "").startswith("hypothesis")]
 
 
+@pytest.fixture
+def forked_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the services be forked that command lines and benchmarks start for this test."""
+    for name, value in preloaded.of_command_lines().items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the embedded Redis, one real process per test session."""

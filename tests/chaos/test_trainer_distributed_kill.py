@@ -70,6 +70,7 @@ def test_a_killed_worker_is_replaced_and_every_group_is_trained_once(
     check_nothing_is_left(tmp_path, tmp_path / "killed")
 
 
+@pytest.mark.long
 async def test_an_interrupted_run_leaves_no_process_and_goes_on_with_one_worker(run: TrainerRun) -> None:
     run.start()
     run.wait_until(lambda: len(run.metrics("rl_step")) >= 1, _START_S)

@@ -62,7 +62,7 @@ def check_accounting(run: TrainerRun, produced: set[str]) -> RunState:
     return state
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("max_staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 async def test_killed_at_every_kind_of_moment(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int
 ) -> None:
@@ -111,6 +111,7 @@ async def test_groups_that_lost_weights_had_played_ahead_are_replaced(
     assert "reinforce.s000002-g00-r1" in state.trained
 
 
+@pytest.mark.long
 async def test_killed_at_random_moments(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=4, more="[checkpoint]\nevery_steps = 2")
     generator = random.Random()
@@ -142,7 +143,7 @@ class Choosy(Grpo):
 """
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("max_staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 async def test_killed_while_groups_are_replaced(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int
 ) -> None:

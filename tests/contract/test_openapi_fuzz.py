@@ -31,7 +31,7 @@ from tests.fixtures.paths import ROOT
 from tests.fixtures.service_process import ServiceProcess
 from tests.fleet import Fleet
 
-EXAMPLES: Final = int(os.environ.get("GYMFLEET_FUZZ_EXAMPLES", "4"))
+EXAMPLES: Final = int(os.environ.get("GYMFLEET_FUZZ_EXAMPLES", "1"))
 """Per operation, beside those that cover each bound; more find more and take longer."""
 TIMEOUT_S: Final = 60.0 + 30.0 * EXAMPLES
 GAMES: Final = ("maze", "textcraft", "wordle", "babyai")

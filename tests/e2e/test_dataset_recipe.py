@@ -10,6 +10,7 @@ from tests.fixtures.benchmarks import smoke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_services")
 @pytest.mark.timeout(480)
 def test_the_recipe_on_rows_runs_small(tmp_path: Path) -> None:
     printed = smoke("quickstart", "--recipe", "dataset", "--runs", str(tmp_path), "--set", *SMOKE["set"])

@@ -57,6 +57,7 @@ def test_the_gain_comes_from_the_gradient(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_services")
 @pytest.mark.timeout(480)
 def test_the_benchmark_of_the_recipe_runs_small_with_ppo(tmp_path: Path) -> None:
     printed = smoke("quickstart", "--runs", str(tmp_path), "--set", *SMOKE["set"], "stages.reinforce.algorithm=ppo")

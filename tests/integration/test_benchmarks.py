@@ -10,7 +10,7 @@ from benchmarks.record import OWN_RESULTS, RESULTS
 from tests.fixtures.benchmarks import smoke
 from tests.fixtures.paths import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_services"), pytest.mark.timeout(300)]
 
 ELSEWHERE: Final = {
     "quickstart": "tests/e2e/test_quickstart.py",

@@ -21,6 +21,7 @@ _CLUSTER = "not run: needs a cluster"
 _CONTAINERS = "not run as it stands: tests/deploy/compose runs the same stack with a project of its own"
 _PEERS = "run by tests/integration/test_openenv_front.py (make peers)"
 _IMAGES = "not run as it stands: scripts/test-compose.sh builds these images"
+pytestmark = pytest.mark.usefixtures("forked_services")
 BLOCKS = {
     ("docs/adding-an-environment.md", "# /// script"): "tests/integration/test_interpreters.py has files of this form",
     (
@@ -45,7 +46,7 @@ BLOCKS = {
     ("docs/data.md", '{"role": "user", "content": "Look: [image'): "tests/unit/trainer/test_image_conversations.py",
     ("docs/distributed-training.md", "[trainer]"): "tests/unit/cli/test_placement.py has recipes of this form",
     ("docs/distributed-training.md", "[placement]"): "tests/unit/cli/test_placement.py has recipes of this form",
-    ("README.md", "make quickstart   # install,"): "run by .ci/run and tests/e2e/test_quickstart.py",
+    ("README.md", "make quickstart   # install,"): "run by tests/e2e/test_quickstart.py, smaller",
     ("README.md", ".venv/bin/gymfleet up --env maze"): "run by tests/integration/test_cli_fleet.py",
     ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
     ("README.md", "scripts/images.sh light cpu &&"): _CONTAINERS,

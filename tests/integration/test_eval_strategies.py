@@ -9,7 +9,7 @@ import pytest
 from tests.integration.test_cli_fleet import GYMFLEET
 from tests.integration.test_suites import RECIPE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_services"), pytest.mark.timeout(400)]
 
 
 def test_strategies_are_compared_by_what_they_take(tiny_model: Path, tmp_path: Path) -> None:

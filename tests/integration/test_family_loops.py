@@ -25,7 +25,10 @@ IN_LOOP: Final = [family.model_type for family in FAMILIES if family.in_loop and
 TOLERANCE: Final = 1e-5
 
 
-@pytest.fixture(scope="module", params=IN_LOOP)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name.endswith("_moe") else [pytest.mark.long]) for name in IN_LOOP],
+)
 def family_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = save_small_model(request.param, tmp_path_factory.mktemp("models") / request.param)
     build_tokenizer().save_pretrained(directory)

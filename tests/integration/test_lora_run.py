@@ -106,6 +106,7 @@ def test_what_cannot_be_is_told_before_anything_is_played(
     assert not list((run.run_dir / "trajectories").glob("*"))
 
 
+@pytest.mark.long
 def test_two_workers(lora_fleet: Fleet, tiny_model: Path, tmp_path: Path) -> None:
     run = TrainerRun(
         lora_fleet, tmp_path, tiny_model, steps=1, options=KL, more=lora() + "[trainer]\nworkers = 2\n", sft=""

@@ -76,6 +76,7 @@ def test_the_peak_of_an_update_is_what_the_plan_says(tmp_path: Path) -> None:
     assert planned == pytest.approx(seen, rel=0.15), f"planned {planned / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lora", "kind"),
     [

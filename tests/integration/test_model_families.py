@@ -38,7 +38,7 @@ def mean_difference(policy: PolicyModel, prompts: list[list[int]], replies: Repl
     return float(torch.cat(differences).abs().mean())
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("model_type", IN_ENGINE)
 def test_the_engine_samples_what_the_trainer_computes(model_type: str, dtype: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)

@@ -12,7 +12,7 @@ from gymfleet_reward.settings import RewardSettings
 
 from tests.fleet import clean_environment, script
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_services"), pytest.mark.timeout(600)]
 
 RECIPE: Final = """
 name = "refresh"

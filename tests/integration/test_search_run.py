@@ -176,6 +176,7 @@ def test_three_things_are_learned_from_one_search(
     assert learned["held_out_accuracy"] >= 0
 
 
+@pytest.mark.long
 def test_the_shipped_loop_of_searching_and_imitating(
     http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
 ) -> None:

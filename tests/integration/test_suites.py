@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_cli_fleet import GYMFLEET
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_services"), pytest.mark.timeout(400)]
 
 RECIPE = """
 name = "suited"

@@ -30,7 +30,7 @@ from tests.integration.test_trainer_distributed import (
     weights,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 _TIMEOUT_S: Final = 400.0
 

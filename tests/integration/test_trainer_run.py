@@ -143,7 +143,7 @@ def test_without_a_learning_rate_nothing_changes_and_a_finished_run_says_so(
     assert "another recipe" in run.tail(400)
 
 
-@pytest.mark.parametrize(("wanted", "workers"), [(True, 1), (False, 1), (True, 2)])
+@pytest.mark.parametrize(("wanted", "workers"), [(True, 1), (False, 1), pytest.param(True, 2, marks=pytest.mark.long)])
 def test_groups_without_a_signal_are_redrawn_if_the_recipe_says_so(
     maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, wanted: bool, workers: int
 ) -> None:

@@ -7,6 +7,8 @@ import pytest
 from gymfleet_cli.plugins import descriptions
 from gymfleet_kit.plugins import included
 
+from tests.fixtures import preloaded
+
 _ASKED_FOR = {
     "algorithm": "gymfleet_trainer.algorithms", "stage": "gymfleet_trainer.stages",
     "strategy": "gymfleet_rollout.strategies", "backend": "gymfleet_rollout.backends",
@@ -22,6 +24,8 @@ def known_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     cache = tmp_path_factory.mktemp("known")
     with pytest.MonkeyPatch.context() as patch:
+        for name, value in preloaded.of_command_lines().items():
+            patch.setenv(name, value)
         patch.setenv("XDG_CACHE_HOME", str(cache))
         descriptions((kind, name) for kind, package in _ASKED_FOR.items() for name in included(package))
     return cache
