@@ -41,7 +41,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.05)
-        (answers,) = {one.pid for one in psutil.net_connections() if one.laddr.port == port and one.status == "LISTEN"}
+        listening = [one for one in psutil.net_connections() if one.laddr[1:] == (port,) and one.status == "LISTEN"]
+        answers = listening[0].pid
         assert answers is not None
         yield Served(process, psutil.Process(answers))
     finally:

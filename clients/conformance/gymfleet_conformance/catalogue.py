@@ -11,6 +11,7 @@ from gymfleet_conformance.native import (
     bodies,
     declared,
     forks,
+    games,
     isolation,
     leases,
     service,
@@ -21,10 +22,10 @@ from gymfleet_conformance.native import (
 from gymfleet_conformance.openenv import service as openenv_service
 from gymfleet_conformance.openenv import socket as openenv_socket
 
-_MODULES = (answers, batch, bodies, declared, forks, isolation, leases, service, sessions, steps, stream,
+_MODULES = (answers, batch, bodies, declared, forks, games, isolation, leases, service, sessions, steps, stream,
             openenv_service, openenv_socket, agentgym)  # fmt: skip
 _GROUPS = ("service", "sessions", "steps", "isolation", "batch", "stream", "forks", "leases", "answers", "declared",
-           "bodies")  # fmt: skip
+           "games", "bodies")  # fmt: skip
 
 
 def checks_of(protocol: Protocol) -> list[Check[Any]]:

@@ -43,6 +43,8 @@ class Need(StrEnum):
     STATE_KEYS = "state keys"
     ACTIONS = "actions"
     NO_ACTIONS = "no actions"
+    SEATS = "seats"
+    NO_SEATS = "no seats"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ INVALID: Final[Kind] = (422, problems.VALIDATION)
 FORK_UNSUPPORTED: Final[Kind] = (409, problems.FORK_UNSUPPORTED)
 NO_EXPERT: Final[Kind] = (409, problems.EXPERT_UNAVAILABLE)
 INVALID_TOOL_CALL: Final[Kind] = (422, problems.INVALID_TOOL_CALL)
+NOT_YOUR_TURN: Final[Kind] = (409, problems.NOT_YOUR_TURN)
+NO_SEATS: Final[Kind] = (409, problems.NO_SEATS)
+FORBIDDEN: Final[Kind] = (403, problems.FORBIDDEN)
 NO_ACTIONS: Final[Kind] = (409, problems.ACTIONS_UNAVAILABLE)
 DULL: Final = "look"
 """An action that an environment probably does not understand: it takes a turn and seldom ends an episode."""
@@ -69,11 +72,14 @@ class NativeTarget(Target):
             Need.STATE_KEYS: not can.state_keys,
             Need.ACTIONS: not can.admissible_actions,
             Need.NO_ACTIONS: can.admissible_actions,
+            Need.SEATS: not self.spec.seats,
+            Need.NO_SEATS: bool(self.spec.seats),
         }
         if not missing.get(Need(need)):
             return None
         asks = f", and asks {', '.join(role.name for role in self.spec.models)}" if self.spec.models else ""
-        return f"{self.env} says of itself: {can.model_dump_json()}{asks}"
+        seats = f", and has the seats {', '.join(self.spec.seats)}" if self.spec.seats else ""
+        return f"{self.env} says of itself: {can.model_dump_json()}{asks}{seats}"
 
     async def release(self) -> None:
         """Delete every known session."""
