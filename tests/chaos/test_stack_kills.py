@@ -8,6 +8,7 @@ from benchmarks.bench_stack import Ordeal
 from benchmarks.stack_accounts import Accounts
 from benchmarks.stack_schedule import schedule
 from benchmarks.stacks import Kind
+from tests.fixtures import preloaded
 from tests.fixtures.benchmarks import smoke
 from tests.fixtures.trainer_runs import RECIPE, WARM_START
 
@@ -24,7 +25,9 @@ def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
         assert 20 * place <= entry.at_s <= 20 * place + 10, "one in the first half of each part"
 
 
-def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path) -> None:
+def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in preloaded.of_command_lines(but=["gymfleet-env-server"]).items():  # its shards are looked for
+        monkeypatch.setenv(name, value)
     recipe = tmp_path / "tiny.toml"
     text = RECIPE.format(
         model=tiny_model,

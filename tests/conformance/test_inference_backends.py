@@ -134,7 +134,13 @@ class Bench:
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=["embedded", "embedded-tied", "embedded-adapters", "server-tied", "server-adapters"],
+    params=[
+        pytest.param("embedded", marks=pytest.mark.long),
+        "embedded-tied",
+        "embedded-adapters",
+        "server-tied",
+        pytest.param("server-adapters", marks=pytest.mark.long),
+    ],
 )
 async def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     directory = tmp_path_factory.mktemp("weights")

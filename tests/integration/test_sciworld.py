@@ -202,7 +202,9 @@ def test_expert_leaves_off_after_a_step_aside() -> None:
     environment.close()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [pytest.param(level, marks=[pytest.mark.long] * (level != LEVELS[0])) for level in LEVELS]
+)
 def test_expert_solves_what_the_levels_hold(level: str) -> None:
     tasks = load_entry("sciworld", {}).tasks
     # One of each task of the level, from another part of the list than the conformance suite's.
@@ -307,6 +309,7 @@ def test_simplifications_are_an_episodes_own(engines: Engines) -> None:
     engines.end(plain)
 
 
+@pytest.mark.long
 def test_solution_does_not_depend_on_what_was_solved_before() -> None:
     freezing, melting = SciTask("freeze", 20), SciTask("melt", 26)
     with small() as one, small() as other:

@@ -120,7 +120,7 @@ def test_two_workers_compute_in_bfloat16_as_one_does(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("master_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("master_dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
 @pytest.mark.parametrize("kind", ["adamw", "adamw_8bit", "adafactor"])
 def test_resumed_is_bit_identical(
     pair: RankPool, tiny_model: Path, tmp_path: Path, kind: str, master_dtype: str, workers: int
