@@ -225,6 +225,19 @@ async def test_the_engines_death_fails_everything_by_name(replica: EmbeddedEngin
     assert core.closed
 
 
+async def test_an_engine_that_dies_of_a_call_tells_the_caller(replica: EmbeddedEngine, core: CountingCore) -> None:
+    def wake() -> None:
+        raise RuntimeError("a part is still asleep")
+
+    core.wake = wake  # type: ignore[method-assign]
+
+    async with asyncio.timeout(10):
+        with pytest.raises(EngineDied, match="RuntimeError: a part is still asleep"):
+            await replica.wake()
+        await replica.close()
+    assert core.closed
+
+
 async def test_an_engine_that_cannot_start_says_why() -> None:
     def build(config: EngineConfig) -> CountingCore:
         raise OSError("no config.json")

@@ -9,6 +9,7 @@ from gymfleet_contracts.rollout import SleepRequest
 from gymfleet_kit.app import NotReady
 from gymfleet_rollout.errors import CannotSleep, PolicyUnavailable, PolicyVersionConflict
 from gymfleet_rollout.inference.base import EngineDied, EngineDown, InferenceError
+from gymfleet_rollout.inference.engine import VllmCore
 from gymfleet_rollout.policy import Policy
 from gymfleet_rollout.recipe import settings_for
 from pydantic import ValidationError
@@ -211,3 +212,36 @@ def test_engines_are_made_for_sleep_where_the_recipe_has_them_colocated(colocate
     settings = settings_for(make_recipe(placement={"colocated": colocated}), tmp_path).model_validate({})
 
     assert settings.sleep_mode is colocated
+
+
+class _Sleeper:
+    """vLLM's engine as far as it sleeps and wakes."""
+
+    def __init__(self, answer: bool | None) -> None:
+        self.answer = answer
+        self.woken = 0
+
+    def is_sleeping(self) -> bool:
+        return True
+
+    def wake_up(self) -> bool | None:
+        self.woken += 1
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [pytest.param(True, id="as vLLM says it"), pytest.param(None, id="an older vLLM")])
+def test_an_engine_that_woke_goes_on(answer: bool | None) -> None:
+    core = VllmCore.__new__(VllmCore)
+    core._engine = _Sleeper(answer)
+
+    core.wake()
+
+    assert core._engine.woken == 1
+
+
+def test_an_engine_that_woke_in_part_is_an_error() -> None:
+    core = VllmCore.__new__(VllmCore)
+    core._engine = _Sleeper(False)
+
+    with pytest.raises(RuntimeError, match="still asleep"):
+        core.wake()

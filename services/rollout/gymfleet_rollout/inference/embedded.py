@@ -175,7 +175,7 @@ class EmbeddedEngine(Engine):
             error = EngineDied("the embedded engine was closed")
         except BaseException as cause:
             log.error("engine.died", exc_info=cause)
-            error = EngineDied(f"the embedded engine died: {type(cause).__name__}: {cause}")
+            error = _death(cause)
         self._failure = error
         waiting: list[asyncio.Future[Any]] = [started, *(request.future for request in self._active.values())]
         while self._inbox:
@@ -208,6 +208,9 @@ class EmbeddedEngine(Engine):
                 self._deliver([(future, function(core), None)])
             except WeightsRejected as error:
                 self._deliver([(future, None, error)])
+            except BaseException as cause:  # the engine ends with it, and this caller is in no queue any more
+                self._deliver([(future, None, _death(cause))])
+                raise
         if self._abandoned:
             gone = set(self._abandoned)
             self._abandoned.clear()
@@ -247,6 +250,10 @@ class EmbeddedEngine(Engine):
         assert self._loop is not None  # noqa: S101 - set before the thread starts
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_resolve, results)
+
+
+def _death(cause: BaseException) -> EngineDied:
+    return EngineDied(f"the embedded engine died: {type(cause).__name__}: {cause}")
 
 
 def _resolve(results: _Finished) -> None:

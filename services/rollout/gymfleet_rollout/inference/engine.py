@@ -265,7 +265,8 @@ class VllmCore:
 
     def wake(self) -> None:
         """See `Core.wake`."""
-        if self._engine.is_sleeping() and not self._engine.wake_up():
+        # An older vLLM returns None where this one returns True.
+        if self._engine.is_sleeping() and self._engine.wake_up() is False:
             raise RuntimeError("a part of the engine's memory is still asleep")
 
     def close(self) -> None:
