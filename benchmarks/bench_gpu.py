@@ -66,7 +66,8 @@ def main() -> None:
     rows = measure(
         plan, compiled=arguments.compile, liger=arguments.liger, checkpointing=arguments.gradient_checkpointing
     )
-    record("gpu", rows, arguments)
+    ways = {"compile": arguments.compile, "liger": arguments.liger, "checkpointing": arguments.gradient_checkpointing}
+    record("-".join(["gpu", *(way for way, chosen in ways.items() if chosen)]), rows, arguments)
 
 
 def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpointing: bool = False) -> list[Row]:

@@ -205,6 +205,7 @@ def whole_loop(smoke: bool) -> Figures:
             "stages.reinforce.groups_per_step=2", "stages.reinforce.updates_per_step=1",
             "stages.reinforce.group_size=4", "reward.length.weight=0.01",
             "rollout.limits.max_context_tokens=4000", "inference.max_model_len=4096", "stages.reinforce.max_wall_s=600",
+            *([] if smoke else ["placement.colocated=true"]),  # the one GPU has trainer and engine
         ):  # fmt: skip
             command += ["--set", change]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -52,9 +52,12 @@ def random_prompts() -> Rows:
 
 
 def replies(core: VllmCore, prompts: Rows, *, version: int = 0) -> tuple[Rows, list[list[float]]]:
-    """The engine's tokens for each prompt, and their log-probabilities. Versions share no cached blocks."""
+    """The engine's tokens for each prompt, and their log-probabilities: the same ones for the same weights.
+
+    Versions share no cached blocks.
+    """
     owner = {
-        core.add(GenerationRequest(prompt, _REPLY_TOKENS, Sampling(), (), cache_salt=str(version))): place
+        core.add(GenerationRequest(prompt, _REPLY_TOKENS, Sampling(seed=place), (), cache_salt=str(version))): place
         for place, prompt in enumerate(prompts)
     }
     tokens: Rows = [[] for _ in prompts]

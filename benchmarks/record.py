@@ -83,7 +83,9 @@ def record(name: str, rows: Sequence[Row], options: argparse.Namespace, runs: Se
 
 
 def hardware() -> str:
-    """Processor, cores that this process may use, memory."""
+    """The GPU of a benchmark that uses PyTorch, processor, cores that this process may use, memory."""
+    torch = sys.modules.get("torch")
+    gpu = "" if torch is None or not torch.cuda.is_available() else f"{torch.cuda.get_device_name()}, "
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -92,7 +94,7 @@ def hardware() -> str:
                 model = line.partition(":")[2].strip()
                 break
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+    return f"{gpu}{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
 
 
 def _commit() -> str:

@@ -29,6 +29,8 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "trainer": ("contracts", "services/trainer"),
     "trees": ("contracts", "services/trainer"),
     "gpu": ("contracts", "services/trainer"),
+    "gpu-compile": ("contracts", "services/trainer"),
+    "gpu-checkpointing": ("contracts", "services/trainer"),
     "trl": ("contracts", "services/trainer"),
     "publish": ("contracts", "kit", "services/trainer", "services/rollout"),
 }

@@ -39,7 +39,8 @@ Without that option, figures go to `runs/benchmarks` and stay yours; `--smoke` o
 """
 _HEADLINES_HEAD: Final = """# Benchmarks
 
-What gymfleet does on two cores without a GPU, in one page. Each figure comes from a benchmark that you can run again;
+What gymfleet does on two cores without a GPU, and its trainer on one H100, in one page ([what ran
+there](models.md#what-ran-on-one)). Each figure comes from a benchmark that you can run again;
 [all tables](../benchmarks/results/README.md) have hardware, command and commit, and say which are older than the code.
 Written by `make tables`.
 
@@ -93,6 +94,11 @@ _HEADLINES: Final = (
      "in batches of 16 groups, without any option that explores"),
     ("variants-exploration", "hints: success at equal steps, mean of 2 seeds", "with hints that fade"),
     ("trainer", "update, micro-batches of 16384", "an update, beside a plain padded loop"),
+    ("gpu-checkpointing", "update, packed 16384", "updates of a 0.6B model on one H100, layers recomputed"),
+    ("gpu", "update, packed 16384", "the same with all activations kept"),
+    ("gpu-compile", "update, packed 16384", "the same with compiled layers too, which no recipe can ask for yet"),
+    ("gpu-check", "parity: mean |difference| in log-probability of engine and trainer, bfloat16",
+     "log-probabilities of engine and trainer there, in bfloat16"),
 )  # fmt: skip
 _OLDER: Final = "**older than the code**"
 _COLUMNS: Final = ("name", "value", "unit", "baseline", "ratio", "goal", "met")

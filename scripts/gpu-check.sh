@@ -33,6 +33,9 @@ HAS=$(python3 -c 'import importlib.metadata as m; print(m.version("torch").parti
     exit 2
 }
 python3 -m venv --system-site-packages "$WORK/venv"
+# Where python3 is an environment's own, that option means the packages of the Python beneath it: name its own too.
+python3 -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+    >"$("$WORK/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/machine.pth"
 # In one go, so that all suit each other, and from the directory alone, whatever PIP_* say. What the machine has in a
 # version that suits, torch before all, stays.
 "$WORK/venv/bin/pip" --isolated install --quiet --no-index --find-links "$1" --constraint "$WORK/pins.txt" \
