@@ -51,7 +51,7 @@ BLOCKS = {
     ("README.md", "curl -s localhost:8200/v1/environments/maze"): _HERE,
     ("README.md", "scripts/images.sh light cpu &&"): _CONTAINERS,
     ("README.md", ".venv/bin/gymfleet new environment"): "run as the guide's, but for training",
-    ("CONTRIBUTING.md", "make setup   # .venv"): "run by .ci/run",
+    ("CONTRIBUTING.md", "make setup     # .venv"): "run by .ci/run",
     ("docs/adding-an-environment.md", '"""Guess a number;'): "run by tests/unit/project/test_docs.py",
     ("docs/adding-an-environment.md", "gymfleet new environment number_hunt"): _HERE,
     ("docs/adding-an-environment.md", "gymfleet envs play number_hunt"): _HERE,
