@@ -335,6 +335,7 @@ def test_the_guide_to_an_environment_is_followed(tmp_path: Path) -> None:
     assert told.strip() in (ROOT / page).read_text("utf-8"), "what the page says that it prints"
 
 
+@pytest.mark.long
 def test_a_plug_in_is_made_and_checked(tmp_path: Path) -> None:
     typed(block("docs/plugins.md", "sh", "gymfleet plugins list"), tmp_path)
 

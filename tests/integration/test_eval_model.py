@@ -202,6 +202,7 @@ def test_its_options_are_refused_for_a_model_of_ours(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_a_model_that_vllm_serves(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build_tiny_model(tmp_path / "model", tie_embeddings=False, seed=0)
     suite = tmp_path / "suite.toml"

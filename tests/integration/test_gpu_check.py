@@ -15,6 +15,19 @@ from tests.fixtures.paths import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def test_a_check_runs_small_and_writes_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--smoke", "--out", str(file), "--only"]
+
+    done = subprocess.run([*command, "attention"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["checks"]["attention"]["ok"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("forked_services")
 def test_the_script_runs_every_check_small_and_writes_one_file(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
 

@@ -254,6 +254,20 @@ def test_a_replaced_context_is_compared_by_itself(tiny_model: Path, tmp_path: Pa
     assert [row.token_ids for row in learner.sequences([scored])] == [[5, 6, 7, 8, 9], [40, 41, 10, 11, 12]]
 
 
+def test_a_batch_is_compared_with_the_weights_that_the_engine_has(tiny_model: Path, tmp_path: Path) -> None:
+    learner = LocalLearner(make_recipe(inference={"dtype": "bfloat16"}), str(tiny_model), tmp_path / "reference")
+    exact = LocalLearner(make_recipe(), str(tiny_model), tmp_path / "reference")
+    (own,) = learner.sampled_logprobs([[5, 6, 7]], [[8, 9]])
+    (masters,) = exact.sampled_logprobs([[5, 6, 7]], [[8, 9]])
+    turn = make_turn((5, 6, 7), (8, 9), version=4).model_copy(update={"response_logprobs": tuple(own)})
+
+    parity = learner.batch_parity([make_scored(turns=(turn,), version=4)], 4)
+
+    assert parity is not None
+    assert parity.max_abs < 1e-6
+    assert max(abs(a - b) for a, b in zip(own, masters, strict=True)) > 1e-4, "the float32 weights say otherwise"
+
+
 def test_a_batch_is_compared_once_per_version_and_only_where_that_version_wrote(
     tiny_model: Path, tmp_path: Path
 ) -> None:
