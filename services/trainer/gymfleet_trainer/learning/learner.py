@@ -201,10 +201,7 @@ class LocalLearner:
             unweighted([*prompt, *sample], len(prompt), str(index))
             for index, (prompt, sample) in enumerate(zip(prompts, samples, strict=True))
         ]
-        if self._ranks is not None and self._model.to_be_rounded(self._published_dtype):
-            self._stand_still()  # FSDP2 holds on to its shards, which are therefore rounded in place
-        with self._model.rounded(self._published_dtype):  # or it would compare with other weights than the engine has
-            rows = self._logprobs(sequences, temperature=1.0)
+        rows = self._published_logprobs(sequences, temperature=1.0)
         return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
     def batch_parity(self, trajectories: Sequence[ScoredTrajectory], version: int) -> Parity | None:
@@ -226,7 +223,7 @@ class LocalLearner:
             return None
         self._checked_version = version
         chosen = chosen[:: -(-len(chosen) // _PARITY_SEQUENCES)]
-        rows = self._logprobs(self.sequences(chosen), temperature=sampling.temperature)
+        rows = self._published_logprobs(self.sequences(chosen), temperature=sampling.temperature)
         ours: list[list[float]] = []
         theirs: list[list[float]] = []
         for turns, row in zip(
@@ -236,6 +233,13 @@ class LocalLearner:
                 ours.append(row[start : start + len(logprobs)])
                 theirs.append(logprobs)
         return compare(ours, theirs)
+
+    def _published_logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
+        """Return `_logprobs` of the weights as they are published, which are those that the engines have."""
+        if self._ranks is not None and self._model.to_be_rounded(self._published_dtype):
+            self._stand_still()  # FSDP2 holds on to its shards, which are therefore rounded in place
+        with self._model.rounded(self._published_dtype):
+            return self._logprobs(sequences, temperature=temperature)
 
     @torch.no_grad()
     def _logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
