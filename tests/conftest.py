@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
@@ -34,11 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Take hypothesis's garbage collection callback away again.
+    """Leave this process as it was for the tests that come later.
 
-    It lets threads switch while one of them builds a syntax tree, whose depth CPython 3.11 counts for
-    all of them together: `AST constructor recursion depth mismatch`, in whichever test comes later.
+    Hypothesis's garbage collection callback is taken away again. It lets threads switch while one of them builds a
+    syntax tree, whose depth CPython 3.11 counts for all of them together: `AST constructor recursion depth mismatch`,
+    in whichever test comes later.
+
+    While transformers loads a model it ties no weights, for all threads, and two loads that overlap leave it so.
     """
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if modeling is not None and modeling.PreTrainedModel.tie_weights.__module__ != modeling.__name__:
+        pytest.fail("transformers ties no weights any more: two loads of models overlapped, or one still goes on")
     gc.callbacks[:] = [call for call in gc.callbacks if not getattr(call, "__module__", "").startswith("hypothesis")]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,8 @@ def served(path: Path, kind: str) -> RewardModels:
     table = {"trained": {"kind": "embedded", "path": str(path), "scores": scores, "max_tokens": 1024}}
     models = RewardModels(RewardSettings.model_validate({"models": table}).models)
     models.start()
+    while models.loading():  # tests load models too, and two loads at a time leave transformers changed
+        time.sleep(0.01)
     return models
 
 

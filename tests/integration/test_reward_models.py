@@ -102,6 +102,10 @@ class Service:
     def __init__(self, tables: dict[str, Any]) -> None:
         self.models = RewardModels(RewardSettings(models=tables).models)
         self.models.start()
+        while (
+            self.models.loading()
+        ):  # the tests load the same models, and two loads at a time leave transformers changed
+            time.sleep(0.01)
         self._scorer = Scorer(models=self.models)
 
     def score(self, given: Sequence[Trajectory], **tables: Any) -> list[ScoredTrajectory]:
