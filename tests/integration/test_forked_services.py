@@ -32,7 +32,9 @@ class Served:
 def served(tmp_path: Path) -> Iterator[Served]:
     """One of maze."""
     port = free_port()
-    environment = {**os.environ, "GYMFLEET_ENV_PORT": str(port)}
+    # As tests of the command line set them.
+    others = {"COLUMNS": "100", "XDG_CACHE_HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {**os.environ, **others, "GYMFLEET_ENV_PORT": str(port)}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([SERVER, "maze"], env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
