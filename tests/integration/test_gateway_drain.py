@@ -131,7 +131,8 @@ async def test_an_open_goes_elsewhere_from_the_first_moment(tmp_path: Path) -> N
     servers = [gateway_fleet.env_server(tmp_path, *CLASSES, drain_s="60") for _ in range(2)]
     slow = {"probe_interval_s": "30", "unresponsive_after_s": "60"}
     gateway = gateway_fleet.gateway(tmp_path, [server.url for server in servers], **slow)
-    with gateway_fleet.running(*servers, gateway):
+    # One after the other: a server that is up later than the gateway's first look is not seen for half a minute.
+    with gateway_fleet.running(*servers), gateway_fleet.running(gateway):
         async with SessionStream(gateway.url) as stream:
             held = [Episode(await stream.open(task("dice", index))) for index in range(6)]
             assert {lives_on(servers[0], episode.session) for episode in held} == {True, False}
