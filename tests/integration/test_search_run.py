@@ -145,7 +145,13 @@ def until(run: TrainerRun, name: str) -> dict[str, int]:
     [
         # A policy that was never trained asks for no action, so that a tree of actions is a path: its rollouts branch.
         pytest.param('use = "mcts", simulations = 8', "steps", True, id="turns by what came of them"),
-        pytest.param('use = "forks", continuations = 2, max_forks = 2', "valued_steps", False, id="turns by values"),
+        pytest.param(
+            'use = "forks", continuations = 2, max_forks = 2',
+            "valued_steps",
+            False,
+            id="turns by values",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_three_things_are_learned_from_one_search(

@@ -212,7 +212,8 @@ def test_a_service_whose_model_cannot_be_used_ends_with_one_line(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("turns", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("turns", [False, True])
 def test_vllm_says_what_the_embedded_model_says(tmp_path: Path, *, turns: bool) -> None:
     path = build_reward_model(tmp_path / "model", turns=turns, seed=3)
     scores = "turns" if turns else "episode"

@@ -42,7 +42,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n") if line]
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("max_staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_whole_run(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, max_staleness: int) -> None:
     run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3, max_staleness=max_staleness)
 
