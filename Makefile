@@ -14,7 +14,7 @@ quickstart: setup
 test: setup
 	@scripts/test.sh
 
-# More of the same than `make test` has time for; about half an hour.
+# More of the same than `make test` has time for.
 test-long: setup
 	@scripts/test-long.sh
 

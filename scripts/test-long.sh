@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `make test` leaves out: the same paths in more settings and at more length, and the services' documents fuzzed
-# with more examples. About half an hour on two cores. Arguments go to pytest.
+# with more examples. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${GYMFLEET_VENV:-.venv}/bin

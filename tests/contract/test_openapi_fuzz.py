@@ -6,21 +6,16 @@ the middle of building a syntax tree; CPython 3.11 counts the depth of all such 
 together, and pytest's own parsing then fails with `AST constructor recursion depth mismatch`.
 """
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
-import uvicorn
 from gymfleet_kit.access import AccessRules
 from gymfleet_trainer.app import create
 from gymfleet_trainer.run.progress import Reporter
@@ -28,6 +23,7 @@ from gymfleet_trainer.run.run_directory import RunDirectory
 
 from tests.fixtures import gateway_fleet
 from tests.fixtures.paths import ROOT
+from tests.fixtures.served_app import serving
 from tests.fixtures.service_process import ServiceProcess
 from tests.fleet import Fleet
 
@@ -138,7 +134,7 @@ def test_trainer(tmp_path: Path) -> None:
     with RunDirectory(tmp_path / "run") as directory:
         reporter = Reporter(directory, "run")
         reporter.begin("training", step=0, total=1, unit="step")
-        with serving(reporter) as url:
+        with serving(create(reporter, AccessRules())) as url:
             fuzz(tmp_path, url)
 
 
@@ -147,23 +143,3 @@ def test_rollout_service(maze_fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "schemathesis.toml").write_text(ROLLOUT_CONFIG, encoding="utf-8")
     fuzz(tmp_path, maze_fleet.rollout.url)
     maze_fleet.rollout.wait_ready()
-
-
-@contextlib.contextmanager
-def serving(reporter: Reporter) -> Iterator[str]:
-    """The URL of the trainer's app, which is served by whoever trains: here by a thread."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(create(reporter, AccessRules()), log_config=None, timeout_graceful_shutdown=1)
-        )
-        thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(timeout=20)

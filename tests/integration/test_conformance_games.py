@@ -1,16 +1,11 @@
 """The kit's checks of games: ours keeps them, and each gateway that goes wrong is caught by those meant for it."""
 
-import asyncio
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import pytest
-import uvicorn
 from gymfleet_conformance import Options, Protocol, Section, Verdict, checks_of, examine
 from gymfleet_conformance.detect import find_targets
 from gymfleet_conformance.server_under_test import ServerUnderTest
@@ -21,6 +16,7 @@ from gymfleet_env_gateway.settings import GatewaySettings
 from prometheus_client import CollectorRegistry
 
 from tests.fixtures import gateway_fleet
+from tests.fixtures.served_app import serving
 
 CARDS: Final = "tests.fixtures.game_environments:Cards"
 OURS: Final = {
@@ -120,22 +116,8 @@ BROKEN: Final[dict[Callable[..., Any], tuple[Place, set[str]]]] = {
 def own_gateway(fleet: Fleet) -> Iterator[str]:
     """A gateway in this process."""
     settings = GatewaySettings.model_validate({"replicas": [fleet.server], "secret": gateway_fleet.SECRET})
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            build_app(settings, registry=CollectorRegistry()), log_config=None, ws="none", timeout_graceful_shutdown=1
-        )
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=lambda: asyncio.run(running.serve(sockets=[listener])), daemon=True)
-        thread.start()
-        while not running.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            running.should_exit = True
-            thread.join(timeout=20)
+    with serving(build_app(settings, registry=CollectorRegistry()), ws="none") as url:
+        yield url
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: fault.__name__)
