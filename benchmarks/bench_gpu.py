@@ -15,11 +15,12 @@ import torch
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of
-from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
+from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import TrainSequence
 from gymfleet_trainer.model.flops import DecoderShape, training_flops
 from gymfleet_trainer.model.policy_model import PolicyModel
-from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config
+from gymfleet_trainer.model.recast import recast_linears
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from benchmarks.command import BenchmarkCommand
 from benchmarks.record import Row, record
@@ -104,12 +105,9 @@ def build_model(plan: Plan, *, compiled: bool, liger: bool, checkpointing: bool)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=PACKED_ATTENTION, dtype=torch.float32)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if compiled:
-        # The segments' lengths are Python numbers: kept out of the graph, or every batch would be compiled anew.
-        AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))  # type: ignore[no-untyped-call]
-        for layer in model.model.layers:
-            layer.compile()
-    return PolicyModel(model.train(), compute_dtype=torch.bfloat16)
+    policy = PolicyModel(model.train(), compute_dtype=torch.bfloat16, compiled=compiled)
+    recast_linears(policy.body)
+    return policy
 
 
 def packed_sequences(plan: Plan, tokens: int) -> list[TrainSequence]:

@@ -96,7 +96,7 @@ _HEADLINES: Final = (
     ("trainer", "update, micro-batches of 16384", "an update, beside a plain padded loop"),
     ("gpu-checkpointing", "update, packed 16384", "updates of a 0.6B model on one H100, layers recomputed"),
     ("gpu", "update, packed 16384", "the same with all activations kept"),
-    ("gpu-compile", "update, packed 16384", "the same with compiled layers too, which no recipe can ask for yet"),
+    ("gpu-compile", "update, packed 16384", "the same with compiled layers too, `trainer.compile`"),
     ("gpu-check", "parity: mean |difference| in log-probability of engine and trainer, bfloat16",
      "log-probabilities of engine and trainer there, in bfloat16"),
 )  # fmt: skip

@@ -365,10 +365,12 @@ def test_two_workers_publish_the_bytes_of_one(pair: RankPool, tmp_path: Path, ti
 
 
 def checkpointed_gradient(
-    ranks: Ranks | None, model: Path, gradient_checkpointing: bool, *, forked: bool = False
+    ranks: Ranks | None, model: Path, gradient_checkpointing: bool, *, forked: bool = False, compiled: bool = False
 ) -> dict[str, Tensor]:
     """Of log-probabilities and values, with activations computed anew in the backward pass or kept."""
-    policy = PolicyModel.from_pretrained(model, gradient_checkpointing=gradient_checkpointing, ranks=ranks)
+    policy = PolicyModel.from_pretrained(
+        model, gradient_checkpointing=gradient_checkpointing, compiled=compiled, ranks=ranks
+    )
     critic = ValueModel(policy)
     assert critic.body.is_gradient_checkpointing == gradient_checkpointing
     torch.nn.init.ones_(critic.head.weight)
@@ -390,12 +392,15 @@ def forked_rows() -> list[TrainSequence]:
     return [row for scored in trajectories for row in sequences_from_trajectory(scored)]
 
 
-@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize(
+    ("forked", "compiled"), [(False, False), (True, False), pytest.param(False, True, marks=pytest.mark.long)]
+)
 def test_gradients_are_those_of_one_process_with_activations_computed_anew(
-    pair: RankPool, tiny_model: Path, forked: bool
+    pair: RankPool, tiny_model: Path, forked: bool, compiled: bool
 ) -> None:
     alone = checkpointed_gradient(None, tiny_model, gradient_checkpointing=False, forked=forked)
-    together = pair.run(checkpointed_gradient, tiny_model, gradient_checkpointing=True, forked=forked)[1]
+    ways = {"gradient_checkpointing": True, "forked": forked, "compiled": compiled}
+    together = pair.run(checkpointed_gradient, tiny_model, **ways)[1]
 
     assert alone.keys() == together.keys()
     assert {name.partition(".")[0] for name in alone} == {"policy", "critic"}

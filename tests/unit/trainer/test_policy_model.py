@@ -3,19 +3,25 @@
 import copy
 import json
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gymfleet_contracts.recipe import RecipeError
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.model import policy_model
+from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence, pack
+from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.policy_model import PolicyModel, selected_logprobs
 from gymfleet_trainer.model.recast import RecastLinear
+from gymfleet_trainer.model.reward_head import RewardModel
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.weight_files import write_config, write_weights
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from tests.fixtures.small_models import save_small_model
@@ -177,6 +183,68 @@ def test_gradient_checkpointing_changes_nothing(model_dir: Path) -> None:
 
     for one, other in zip(grads_of(plain, batch), grads_of(saving, batch), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
+
+
+def compiled_with(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    """`aot_eager` traces as the default backend does, and generates no code, which takes most of the time."""
+    monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend=backend))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about what its compiler does
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("aot_eager", "float32"), pytest.param("inductor", "bfloat16", marks=pytest.mark.long)],
+)
+def test_compiled_layers_compute_the_same_and_are_compiled_once_for_all_lengths(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch, backend: str, dtype: str
+) -> None:
+    compiled_with(monkeypatch, backend)
+    plain = PolicyModel.from_pretrained(model_dir, dtype=dtype)
+    compiled = PolicyModel.from_pretrained(model_dir, dtype=dtype, compiled=True, gradient_checkpointing=True)
+    batches = [batch for limit in (90, 200) for batch in pack(sequences_for(plain), limit)]
+    assert len({batch.num_tokens for batch in batches}) > 2
+
+    graphs = []
+    for batch in batches:
+        expected, gradients = plain.token_logprobs(batch).logprobs, grads_of(plain, batch)
+        exact = dtype == "float32"
+        torch.testing.assert_close(
+            compiled.token_logprobs(batch).logprobs, expected, atol=1e-5 if exact else 0.1, rtol=0
+        )
+        for one, other in zip(grads_of(compiled, batch), gradients, strict=True):
+            largest = float(other.abs().max())
+            torch.testing.assert_close(one, other, atol=(1e-5 if exact else 0.1) * largest, rtol=1e-4 if exact else 0.1)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+    assert graphs[0] > 0, "nothing was compiled"
+    assert graphs == graphs[:1] * len(batches), "a batch of another length was compiled anew"
+
+
+def test_what_is_made_from_a_compiled_policy_is_compiled_too(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled_with(monkeypatch, "aot_eager")
+    policy = PolicyModel.from_pretrained(model_dir, compiled=True)
+    section = LoraSection(rank=2)
+    bodies = {
+        "critic": ValueModel(policy).body,
+        "reward model": RewardModel(policy, "turns").hf.model,
+        "reference": policy.frozen_copy().body,
+        "adapted": AdaptedPolicy.adapting(model_dir, section, compiled=True).body,
+    }
+
+    for name, body in bodies.items():
+        assert all(layer._compiled_call_impl is not None for layer in body.layers), name
+    plain = PolicyModel.from_pretrained(model_dir)
+    for body in (plain.body, ValueModel(plain).body, plain.frozen_copy().body):
+        assert all(layer._compiled_call_impl is None for layer in body.layers)
+
+
+def test_without_a_compiler_nothing_begins(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+
+    with pytest.raises(RecipeError, match=r"trainer\.compile needs a C\+\+ compiler, and there is no no-such-compiler"):
+        PolicyModel.from_pretrained(model_dir, compiled=True)
 
 
 def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(model_dir: Path) -> None:

@@ -370,6 +370,7 @@ class LocalLearner:
             dtype=self._recipe.trainer_dtype,
             device=self._device,
             gradient_checkpointing=self._recomputes,
+            compiled=self._recipe.trainer.compile,
             ranks=self._ranks,
             cpu_offload=self._recipe.trainer.cpu_offload,
         )
@@ -392,6 +393,7 @@ class LocalLearner:
             device=self._device,
             masters=masters,
             gradient_checkpointing=self._recomputes,
+            compiled=self._recipe.trainer.compile,
             ranks=self._ranks,
             cpu_offload=self._recipe.trainer.cpu_offload,
             frozen=frozen,

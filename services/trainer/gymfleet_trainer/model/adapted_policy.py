@@ -35,9 +35,11 @@ from gymfleet_trainer.model.streaming import streamed
 class AdaptedPolicy(PolicyModel):
     """A `PolicyModel` whose frozen weights are held in the dtype of the computation, as no update is lost in them."""
 
-    def __init__(self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig) -> None:
+    def __init__(
+        self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig, compiled: bool = False
+    ) -> None:
         """Take a transformers model with adapters."""
-        super().__init__(model, compute_dtype=compute_dtype)
+        super().__init__(model, compute_dtype=compute_dtype, compiled=compiled)
         self._adapter = adapter
         self._first = {name: value.detach().clone() for name, value in adapter_tensors(model).items()}
 
@@ -51,6 +53,7 @@ class AdaptedPolicy(PolicyModel):
         dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
         gradient_checkpointing: bool = False,
+        compiled: bool = False,
         ranks: Ranks | None = None,
         cpu_offload: bool = False,
     ) -> Self:
@@ -65,7 +68,7 @@ class AdaptedPolicy(PolicyModel):
         if gradient_checkpointing:
             recompute_activations(model)
         model.train()
-        policy = cls(model, compute_dtype=compute_dtype, adapter=adapter)
+        policy = cls(model, compute_dtype=compute_dtype, adapter=adapter, compiled=compiled)
         return policy.placed(path, device, ranks, cpu_offload=cpu_offload)
 
     @property

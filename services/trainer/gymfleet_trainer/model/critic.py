@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gymfleet_trainer.distributed.sharding import shard, sharded_like
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
-from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+from gymfleet_trainer.model.policy_model import PolicyModel, compile_layers, packed_hidden_states, recompute_activations
 from gymfleet_trainer.model.recast import recast_linears
 
 
@@ -31,6 +31,8 @@ class ValueModel(nn.Module):
         recast_linears(self)
         if theirs.is_gradient_checkpointing:
             recompute_activations(self.body)
+        if policy.compiled:
+            compile_layers(self.body)
         if placement is not None:
             shard(self, self.body.layers, placement, exact=[self.head])
         allocate(self, policy)

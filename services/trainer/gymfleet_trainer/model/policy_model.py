@@ -1,20 +1,24 @@
 """A Hugging Face causal language model that gives log-probabilities of packed tokens."""
 
 import copy
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import torch
+from gymfleet_contracts.recipe import RecipeError
 from torch import Tensor, nn
+from transformers import AttentionInterface
 
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.sharding import Placement, shard
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model import vision
-from gymfleet_trainer.model.attention import PACKED_ATTENTION
+from gymfleet_trainer.model.attention import PACKED_ATTENTION, packed_attention
 from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.families import decoder_of, empty_model, logit_scale
@@ -28,6 +32,9 @@ from gymfleet_trainer.model.weight_files import write_model
 
 MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
+
+_FORMS: Final = 64
+"""Forms of a layer that are compiled at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,16 @@ class PolicyModel(nn.Module):
     unless an optimiser rounds them stochastically. With float64 everything is float64.
     """
 
-    def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32) -> None:
-        """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`."""
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32, compiled: bool = False) -> None:
+        """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`.
+
+        With `compiled` its layers are compiled when they are first called, as are those of what is made from it.
+        """
         super().__init__()
         self.hf = model
+        self.compiled = compiled
+        if compiled:
+            compile_layers(self.body)
         vision.prepare(model)
         text = model.config.get_text_config()
         self.logit_scale = logit_scale(text)
@@ -68,6 +81,7 @@ class PolicyModel(nn.Module):
         device: torch.device | str = "cpu",
         masters: torch.dtype | None = None,
         gradient_checkpointing: bool = False,
+        compiled: bool = False,
         ranks: Ranks | None = None,
         cpu_offload: bool = False,
         frozen: bool = False,
@@ -80,6 +94,7 @@ class PolicyModel(nn.Module):
             device: where it is computed.
             masters: the dtype in which weights are held; at least float32 without it.
             gradient_checkpointing: recompute activations in the backward pass.
+            compiled: compile the layers; it changes results by rounding.
             ranks: each of them calls this, and keeps its shard.
             cpu_offload: the shards are kept in main memory; without `ranks` it means nothing.
             frozen: the model has no gradients; nor have, in any, the parts that see images.
@@ -93,7 +108,7 @@ class PolicyModel(nn.Module):
         if gradient_checkpointing:
             recompute_activations(model)
         model.train(not frozen).requires_grad_(requires_grad=False)
-        policy = cls(model, compute_dtype=compute_dtype)
+        policy = cls(model, compute_dtype=compute_dtype, compiled=compiled)
         recast_linears(policy.body)
         for part in (policy.body, model.lm_head):
             part.requires_grad_(not frozen)
@@ -143,7 +158,10 @@ class PolicyModel(nn.Module):
 
     def frozen_copy(self) -> "PolicyModel":
         """Return an independent copy without gradients."""
-        return copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
+        frozen = copy.deepcopy(self).requires_grad_(requires_grad=False).eval()
+        if self.compiled:
+            compile_layers(frozen.body)  # a copy of a module is not compiled
+        return frozen
 
     def as_reference(self) -> "Reference":
         """Return the policy as it is now, as the reference policy."""
@@ -295,6 +313,22 @@ def finer_weights(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype) ->
 def recompute_activations(model: Any) -> None:
     """Let the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def compile_layers(body: Any) -> None:
+    """Let each layer of a decoder be compiled when it is first called, for any number of tokens.
+
+    Attention stays as it is: it has kernels of its own, and the bounds of segments are Python numbers, by which every
+    batch would be compiled anew. Raises RecipeError where there is no compiler.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise RecipeError(f"trainer.compile needs a C++ compiler, and there is no {compiler}: install it, or set false")
+    # With and without gradients, of policy, reference, critic and reward model: past the limit torch compiles no more.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _FORMS)  # noqa: SLF001
+    AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))  # type: ignore[no-untyped-call]
+    for layer in body.layers:
+        layer.compile(dynamic=True)
 
 
 def packed_hidden_states(

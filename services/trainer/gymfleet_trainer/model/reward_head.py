@@ -15,7 +15,12 @@ from gymfleet_trainer.model.batching import PackedBatch
 from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 from gymfleet_trainer.model.critic import allocate, tensors_of
 from gymfleet_trainer.model.loading import fill
-from gymfleet_trainer.model.policy_model import PolicyModel, packed_hidden_states, recompute_activations
+from gymfleet_trainer.model.policy_model import (
+    PolicyModel,
+    compile_layers,
+    packed_hidden_states,
+    recompute_activations,
+)
 from gymfleet_trainer.model.recast import recast_linears
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.weight_files import write_model
@@ -47,6 +52,8 @@ class RewardModel(nn.Module):
         self.hf.config.use_cache = False
         if policy.body.is_gradient_checkpointing:
             recompute_activations(self.hf)
+        if policy.compiled:
+            compile_layers(self.hf.model)
         if policy.placement is not None:
             shard(self, self.hf.model.layers, policy.placement, exact=[self.hf.score])
         allocate(self, policy)
