@@ -314,7 +314,8 @@ class PublishSection(WireModel):
     services on the trainer's machine; `"broadcast"`, over the network, for services that see neither; `"cuda_ipc"`,
     from the memory of the GPU that engines share with the trainer. Adapters always lie on the disk."""
     bucket_mib: PositiveInt = 512
-    """MiB of weights that are gathered, checked and written at a time; a larger tensor is so by itself."""
+    """MiB of weights that are gathered, checked and written as one file; a larger tensor is so by itself. Four are
+    written at a time: with several workers, the first holds as many in main memory."""
 
 
 class CheckpointSection(WireModel):

@@ -27,7 +27,7 @@ from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import Sums
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.streaming import streamed
-from gymfleet_trainer.model.weight_files import write_weights
+from gymfleet_trainer.model.weight_files import write_model, write_weights
 from gymfleet_trainer.stages.reinforce import Reinforce
 from safetensors.torch import load_file
 from torch import Tensor
@@ -362,6 +362,26 @@ def test_two_workers_publish_the_bytes_of_one(pair: RankPool, tmp_path: Path, ti
     assert files == sorted(path.name for path in (tmp_path / "together").iterdir())
     for name in files:
         assert (tmp_path / "alone" / name).read_bytes() == (tmp_path / "together" / name).read_bytes(), name
+
+
+def written_in_vain(ranks: Ranks, model: Path, directory: Path) -> tuple[str, int]:
+    """What this rank fails by, and how many tensors nobody has taken."""
+    policy = PolicyModel.from_pretrained(model, ranks=ranks)
+    tensors = streamed(policy.hf, torch.bfloat16, ranks)
+    failed = ""
+    try:
+        write_model(directory, policy.hf, tensors, torch.bfloat16, writes=ranks.first)
+    except OSError as error:
+        failed = type(error).__name__
+    left = len(list(tensors))
+    assert torch.isfinite(whole(next(policy.parameters()))).all(), "the ranks can go on together"
+    return failed, left
+
+
+def test_a_worker_that_cannot_write_leaves_no_other_waiting(pair: RankPool, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("no directory")
+
+    assert pair.run(written_in_vain, tiny_model, tmp_path / "taken") == [("FileExistsError", 0), ("", 0)]
 
 
 def checkpointed_gradient(

@@ -2,7 +2,8 @@
 
 import json
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.weight_files import in_buckets, write_weights
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from tests.fixtures.small_models import MODEL_TYPES, save_small_model
@@ -71,6 +73,46 @@ def test_buckets_are_filled_with_what_is_written() -> None:
     assert [[name for name, _ in bucket] for bucket in in_buckets(named, 16, torch.bfloat16)] == [
         ["a", "b"], ["c"], ["ids"],
     ]  # fmt: skip
+
+
+def test_four_buckets_are_written_at_a_time_and_no_more_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(4)
+    given: list[str] = []
+    given_when_written: list[int] = []
+    write = weight_files._write
+
+    def waiting(*arguments: Any) -> Any:
+        if "-0000" in arguments[0].name and int(arguments[0].stem[-1]) <= 4:
+            together.wait(20)  # breaks unless four threads come here
+            given_when_written.append(len(given))
+        return write(*arguments)
+
+    def gathered() -> Iterator[tuple[str, Tensor]]:
+        for number in range(9):
+            given.append(str(number))
+            yield str(number), torch.full((4,), float(number))
+
+    monkeypatch.setattr(weight_files, "_write", waiting)
+    threads = torch.get_num_threads()
+
+    manifest = write_weights(tmp_path, gathered(), 16)
+
+    assert max(given_when_written) <= 6, "the four that wait, the one that is next, and the first tensor after it"
+    assert [one.file for one in manifest.buckets] == [f"model-{n:05d}-of-00009.safetensors" for n in range(1, 10)]
+    assert [one.tensors[0].name for one in manifest.buckets] == [str(number) for number in range(9)]
+    require_intact(tmp_path)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_bucket_that_cannot_be_written_leaves_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "model-00002.safetensors").mkdir()
+
+    with pytest.raises(IsADirectoryError, match="model-00002"):
+        write_weights(tmp_path, TENSORS.items(), 10)
+
+    assert not (tmp_path / MANIFEST).exists()
 
 
 @pytest.mark.parametrize("copied", [1, 3, 8, 1 << 20])

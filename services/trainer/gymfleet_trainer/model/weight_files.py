@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,8 @@ _COPIED: Final = 1 << 20
 """Elements that are cast, summed and written together: they stay in a processor's cache."""
 _EXPORTED_BYTES: Final = 2 << 30
 """Of a file of an exported model, whose tensors the first rank holds at once."""
+_WRITERS: Final = 4
+"""Buckets that are written at a time. What is gathered for them is held as long."""
 _DTYPES: Final[dict[torch.dtype, DtypeName]] = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL",
@@ -70,11 +73,16 @@ def write_weights(
     """Write the tensors in buckets of at most `bucket_bytes`, with an index if there are several, and the manifest.
 
     Floating-point ones are written in `dtype`, if it is given. A larger tensor has a bucket of its own. Tensors are
-    cast and copied a few MiB at a time.
+    cast and copied a few MiB at a time, and several buckets at once.
     """
     buckets: list[Bucket] = []
-    for number, named in enumerate(in_buckets(tensors, bucket_bytes, dtype), 1):
-        buckets.append(_write(directory / f"model-{number:05d}.safetensors", named, dtype))
+    writing: deque[Future[Bucket]] = deque()
+    with _writers() as pool:
+        for number, named in enumerate(in_buckets(tensors, bucket_bytes, dtype), 1):
+            if len(writing) == _WRITERS:
+                buckets.append(writing.popleft().result())
+            writing.append(pool.submit(_write, directory / f"model-{number:05d}.safetensors", named, dtype))
+        buckets += [one.result() for one in writing]
     names = {one.file: _final_name(number, len(buckets)) for number, one in enumerate(buckets, 1)}
     for written, final in names.items():
         (directory / written).rename(directory / final)
@@ -123,7 +131,7 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
     # The header is as long with any checksum, which is not part of it.
     bucket = Bucket(file=file.name, size_bytes=begin, checksum="0" * 32, tensors=tuple(stored))
     summed = _SumOfBytes()
-    with file.open("wb") as stream, _one_thread():
+    with file.open("wb") as stream:
         stream.write(bucket.header())
         for _, tensor in ordered:
             kind = _written_as(tensor, dtype)
@@ -135,15 +143,15 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute in the calling thread alone.
+def _writers() -> Iterator[ThreadPoolExecutor]:
+    """Return threads in each of which torch computes alone.
 
     Engines sample meanwhile, and threads that meet every few MiB would wait for a processor each time.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
-        yield
+        with ThreadPoolExecutor(_WRITERS, "write-weights", torch.set_num_threads, (1,)) as pool:
+            yield pool
     finally:
         torch.set_num_threads(before)
 
