@@ -17,11 +17,15 @@ from typing import Any, Final, NamedTuple
 from gymfleet_contracts.session import TOOL_NAME, Tool, ToolCall
 from gymfleet_contracts.strict_json import MAX_OBJECT_CHARS, read_object
 
+from gymfleet_kit.chat.template import UnusableTemplate
+
 CALL_ID: Final = "call00001"
 """The id of a call in what templates render: nine letters and digits, as Mistral's want them."""
 NAME: Final = "sentinel_name"
+_OTHER_NAME: Final = "another_one"
 KEYS: Final = ("akey", "bkey")
 VALUES: Final = ("valueone", "valuetwo")
+_OTHER_VALUES: Final = (7081, True, [VALUES[0]], {"inner": 7081})
 _NASTY: Final = "a \"b\" 'c' \\ <d> {e} [f] & é\nline, two"
 _MAX_ARGUMENTS: Final = 64
 _MAX_TRIES: Final = 64
@@ -77,9 +81,11 @@ def learned(written: Written) -> CallSyntax | None:
 
 
 def _reads_back(syntax: CallSyntax, written: Written) -> bool:
-    tools = {NAME: Tool(name=NAME, description="", parameters={"type": "object"})}
-    for arguments in ({KEYS[0]: VALUES[0]}, dict(zip(KEYS, VALUES, strict=True)), {KEYS[0]: _NASTY}):
-        call = ToolCall(name=NAME, arguments=dict(arguments))
+    names = (NAME, _OTHER_NAME)
+    tools = {name: Tool(name=name, description="", parameters={"type": "object"}) for name in names}
+    several = ({KEYS[0]: VALUES[0]}, dict(zip(KEYS, VALUES, strict=True)), {KEYS[0]: _NASTY})
+    for name, arguments in (*((NAME, one) for one in several), (_OTHER_NAME, several[0])):
+        call = ToolCall(name=name, arguments=dict(arguments))
         found = syntax.read(written(call), tools)
         if found is None or found.call != call:
             return False
@@ -209,8 +215,8 @@ class _Tagged(CallSyntax):
     """Behind the name of a call without arguments."""
     texts: tuple[str, str]
     """Before and behind an argument that is a text, the rest between arguments left out."""
-    others: tuple[str, str]
-    """The same for what is no text."""
+    others: frozenset[tuple[str, str]]
+    """The same for what is no text, which may say its type."""
     between: str
     """Between what is behind one argument and the name of the next."""
     close: str
@@ -220,24 +226,20 @@ class _Tagged(CallSyntax):
     def of(cls, one: str, written: Written) -> "_Tagged | None":
         two = written(ToolCall(name=NAME, arguments=dict(zip(KEYS, VALUES, strict=True))))
         none = written(ToolCall(name=NAME, arguments={}))
-        number = written(ToolCall(name=NAME, arguments={KEYS[0]: 7081}))
         first = _split(one, [NAME, KEYS[0], VALUES[0]])
         both = _split(two, [NAME, KEYS[0], VALUES[0], KEYS[1], VALUES[1]])
-        other = _split(number, [NAME, KEYS[0], "7081"])
         bare = _split(none, [NAME])
-        if first is None or both is None or other is None or bare is None or not first[0].strip():
+        if first is None or both is None or bare is None or not first[0].strip():
             return None
         before, named, lead, tail = first
         middle = both[3].replace(KEYS[0], "{key}")
         behind = common_start(middle, tail.replace(KEYS[0], "{key}"))
         close = tail.replace(KEYS[0], "{key}")[len(behind) :]
-        behind_other = other[3].replace(KEYS[0], "{key}")
-        if not behind_other.endswith(close) or not close:
+        others = [form for value in _OTHER_VALUES if (form := _form_of(value, written, close)) is not None]
+        if not others or not close:
             return None
-        others = (other[2], behind_other.removesuffix(close))
-        return cls(
-            _Literal(before), _Literal(named), _Literal(bare[1]), (lead, behind), others, middle[len(behind) :], close
-        )
+        texts, between = (lead, behind), middle[len(behind) :]
+        return cls(_Literal(before), _Literal(named), _Literal(bare[1]), texts, frozenset(others), between, close)
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
         for start, begin in self.before.places(text):
@@ -271,13 +273,13 @@ class _Tagged(CallSyntax):
 
     def _argument(self, text: str, place: int, kinds: Mapping[str, Any]) -> tuple[str, Any, int, bool] | None:
         """Return name and value of the argument whose name begins here, where it ends, and whether it is the last."""
-        forms = sorted({self.texts, self.others}, key=lambda form: -len(form[0]))
+        forms = sorted({self.texts, *self.others}, key=lambda form: (-len(form[0]), form))
         leads = [(form, found) for form in forms if (found := _Literal(form[0], value_after=True).search(text, place))]
         if not leads:
             return None
         form, (key_end, begin) = min(leads, key=lambda lead: lead[1][0])
         key = text[place:key_end].strip()
-        is_text = form == self.texts if self.texts != self.others else _is_text(kinds.get(key))
+        is_text = form == self.texts if self.texts not in self.others else _is_text(kinds.get(key))
         valued = self._value(text, begin, form[1].replace("{key}", key), is_text=is_text) if key else None
         return None if valued is None else (key, *valued)
 
@@ -307,7 +309,8 @@ class _Tagged(CallSyntax):
 
 
 class _Literal:
-    """A text between names and values, in which whitespace may differ, and ids and numbers of calls.
+    """A text between names and values, in which whitespace may differ, and ids and numbers of calls, and the function's
+    name where it stands once more.
 
     Whitespace at the side of a value belongs to the literal as far as the template wrote it, else to the value.
     """
@@ -317,6 +320,7 @@ class _Literal:
         self.empty: Final = not stripped
         middle = r"\s*".join(re.escape(part) for part in _SPACE.split(stripped))
         middle = re.sub(r"(?<![\w\\])\d+(?!\w)", r"\\d+", middle.replace(re.escape(CALL_ID), r"[\w-]*"))
+        middle = middle.replace(NAME, r"[\w.-]{1,64}")
         before = re.escape(text[: text.index(stripped)]) if value_before else ""
         behind = re.escape(text[text.index(stripped) + len(stripped) :]) if value_after else ""
         # No whitespace of any length stands in front: looking for that from each place of a long run would take its
@@ -416,6 +420,21 @@ def _python_call(text: str) -> ToolCall | None:
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
     return _call(node.func.id, arguments)
+
+
+def _form_of(value: Any, written: Written, close: str) -> tuple[str, str] | None:
+    """Return what a template writes before and behind an argument that is no text, before `close`; None for one that
+    it writes in no way known here.
+    """
+    try:
+        text = written(ToolCall(name=NAME, arguments={KEYS[0]: value}))
+    except UnusableTemplate:
+        return None
+    for shown in (json.dumps(value), repr(value), json.dumps(value, separators=(",", ":"))):
+        if (parts := _split(text, [NAME, KEYS[0], shown])) is not None:
+            behind = parts[3].replace(KEYS[0], "{key}")
+            return (parts[2], behind.removesuffix(close)) if behind.endswith(close) else None
+    return None
 
 
 def _split(text: str, parts: Sequence[str]) -> list[str] | None:

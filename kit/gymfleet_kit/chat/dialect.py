@@ -26,7 +26,7 @@ _UNUSUAL: Final = "_e81d"
 _HALF_TAG: Final = re.compile(r"[<\[][^<>\[\]]{0,60}$")
 _TAG: Final = r"(?:<[^<>\s]{1,40}>|\[[A-Z_]{2,40}\])"
 _OPENING: Final = re.compile(rf"({_TAG}(?:\w{{1,16}}(?={_TAG}|\s*$)(?:{_TAG})?)?)(\s*)$")
-_CLOSING: Final = re.compile(rf"\s*({_TAG})\s*")
+_CLOSING: Final = re.compile(rf"\s*({_TAG}(?:\w{{1,16}}{_TAG})?)\s*")
 _KNOWN_THINKING: Final = (
     ("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("<mm:think>", "</mm:think>"),
@@ -120,7 +120,7 @@ class Dialect:
         self.prompt: Final = self._render([], prompt=True)
         self.text_end: Final = self._ending(plain(REPLY), user(ANSWER))
         self.thinking: Final = self._find_thinking(bool(tools))
-        self.thinks = self.thinking is not None and not self.prompt.rstrip().endswith(self.thinking.marks[1])
+        self.thinks = self.thinking is not None and not self._has_thought(self.thinking)
         """Whether it is left to a reply to think first."""
         self.form: CallForm | None = None
         self._syntax: CallSyntax | None = None
@@ -196,11 +196,12 @@ class Dialect:
         if self._syntax is not None:
             found = self._syntax.read(rest, self._tools)
             if found is not None:
-                before, after = self._bare(rest[: found.start]).strip(), rest[found.end :].strip()
-                if self._syntax.begins(before) or self._syntax.begins(after):  # several calls are no action
+                ahead, after = rest[: found.start], rest[found.end :].strip()
+                before, another = self._bare(ahead).strip(), self._syntax.read(ahead, self._tools)
+                if another or self._syntax.begins(before) or self._syntax.begins(after):  # several are no action
                     return ModelReply(content, reasoning, clean=False)
                 return ModelReply(before, reasoning, (found.call,), clean=not after)
-            if self._syntax.begins(content):
+            if self._syntax.begins(self._bare(content)):
                 return ModelReply(content, reasoning, clean=False)
         return ModelReply(self._bare(content), reasoning)
 
@@ -292,9 +293,13 @@ class Dialect:
         """Return what stands behind a last reply without the next prompt, which some templates always write."""
         if self._render([], prompt=False) != self.prompt:
             return behind
-        common = common_start(behind[::-1], self.prompt[::-1])
-        own = behind[: len(behind) - len(common)]
-        return own if self._tokens_in(own) else behind
+        place = len(behind) - len(common_start(behind[::-1], self.prompt[::-1]))
+        tokens = [] if self._specials is None else list(self._specials.finditer(behind))
+        # Messages of all roles may end with the same token, or with one whose last letters are those of another.
+        place = next((token.end() for token in tokens if token.start() < place < token.end()), place)
+        if tokens and place < tokens[0].end():
+            place = tokens[0].end()
+        return behind[:place]
 
     def _between(self, message: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
         """Return what the template puts between the sentinel of a reply and that of the answer to it."""
@@ -322,16 +327,39 @@ class Dialect:
             begin, end = _OPENING.search(before), _CLOSING.match(behind)
             if found and begin and end and not plainly.endswith(begin[1]):
                 return Thinking(begin[0], end[0], opened=self.prompt.rstrip().endswith(begin[1]))
+        if (own := self._thoughts_of_their_own()) is not None:
+            return own
         for begin_mark, end_mark in _KNOWN_THINKING:
             opened = self.prompt.rstrip().endswith(begin_mark)
             if opened or (begin_mark in self._template.source and end_mark in self._template.source):
                 return Thinking(f"{begin_mark}\n", f"\n{end_mark}\n\n", opened=opened)
         return None
 
+    def _thoughts_of_their_own(self) -> Thinking | None:
+        """Return the marks around thoughts that are a message of their own, addressed to the model itself."""
+        try:
+            before, found, behind = self._render([plain(REPLY, _REASONING)], prompt=False).partition(_REASONING)
+            lead = self._render([plain(REPLY)], prompt=False).partition(REPLY)[0]
+        except UnusableTemplate:
+            return None
+        if not (found and before.startswith(self.prompt) and lead.startswith(self.prompt)):
+            return None
+        begin = before.removeprefix(self.prompt)
+        end = behind.partition(REPLY)[0].removesuffix(lead.removeprefix(self.prompt))
+        if not (self._tokens_in(begin) and self._tokens_in(end)):
+            return None
+        return Thinking(begin, end, opened=False)
+
+    def _has_thought(self, thinking: Thinking) -> bool:
+        """Return whether the prompt holds thoughts that have ended, so that none are left to the reply."""
+        begin, end = thinking.marks
+        behind = self.prompt.rpartition(str(self._opening[-1]["content"]))[2] if self._opening else self.prompt
+        return behind.rstrip().endswith(end) or begin + end in "".join(behind.split())
+
     def _find_calls(self) -> tuple[CallForm, CallSyntax, Ending]:
         """Return how messages with calls are given, how they are read, and what ends them."""
         found: list[tuple[bool, int, CallForm, CallSyntax, Ending]] = []
-        refusal = ""
+        refusal, is_written = "", False
         for form in _FORMS:
             try:
                 message = form.message(ToolCall(name=NAME, arguments={KEYS[0]: REPLY}))
@@ -341,10 +369,12 @@ class Dialect:
             except UnusableTemplate as error:
                 refusal = refusal or str(error)
                 continue
+            is_written = True
             if syntax is not None:
                 found.append((form.as_text, length, form, syntax, ending))
         if not found:
-            reason = refusal or "the chat template writes calls of functions in no way that can be read back"
+            unread = "the chat template writes calls of functions in no way that can be read back"
+            reason = unread if is_written else refusal
             raise UnusableTemplate(f"no functions can be called: {reason}")
         *_, form, syntax, ending = min(found, key=lambda one: one[:2])  # a longer one has an empty text beside the call
         return form, syntax, ending
@@ -357,7 +387,7 @@ class Dialect:
         if self.thinking is None:
             return text
         head, mark, rest = text.partition(self.thinking.marks[1])
-        return rest.lstrip() if mark and not head.removeprefix(self.thinking.marks[0]).strip() else text
+        return rest.lstrip() if mark and not head.strip().removeprefix(self.thinking.marks[0]).strip() else text
 
     def _find_surroundings(self) -> tuple[str, str, str]:
         """Return what stands before a text that nothing is thought before, and around every text.
@@ -386,7 +416,18 @@ class Dialect:
         if self.thinks:
             replies += [replace(reply, reasoning=_REASONING) for reply in replies]
         for reply in replies:
-            self.write(reply)
+            self._require_unbroken(reply, self.write(reply))
+
+    def _require_unbroken(self, reply: ModelReply, text: str) -> None:
+        """Raise UnusableTemplate where a model that writes a reply as the template does would stop within it."""
+        ends = {self.text_end.token, self.call_end.token}
+        if (within := next((token for token in self._tokens_in(text) if token in ends), None)) is None:
+            return
+        what = "thoughts" if reply.reasoning else "what is before a call" if reply.calls else "the beginning of a reply"
+        remedy = ' (rollout.template.thinking = "off", if it has a switch)' if reply.reasoning else ""
+        raise UnusableTemplate(
+            f"the chat template ends {what} with {within}, which ends replies too: a model would stop there{remedy}"
+        )
 
 
 def plain(content: str, reasoning: str = "") -> dict[str, Any]:

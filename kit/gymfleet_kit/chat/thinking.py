@@ -47,6 +47,9 @@ def dialect_that(
         if begun and not wanted and not is_opened:  # the switch keeps the prompt from beginning thoughts
             dialect.thinks = False
             return found
+        if not wanted and "thinking_budget" in switches:  # which the template tells the model in words
+            dialect.thinks = False
+            return found
         begun = begun or is_opened
     reason = refusal or (
         "it has no place for thoughts, or no switch for them" if wanted else "it has no switch that turns it off"
@@ -61,3 +64,5 @@ def _choices(wanted: bool, variables: frozenset[str]) -> Iterator[dict[str, Any]
     if "reasoning_effort" in variables:
         for effort in _EFFORTS[wanted]:
             yield {**own, "reasoning_effort": effort}
+    if not wanted and "thinking_budget" in variables:
+        yield {**own, "thinking_budget": 0}

@@ -220,9 +220,7 @@ def test_compiled_layers_compute_the_same_and_are_compiled_once_for_all_lengths(
     assert graphs == graphs[:1] * len(batches), "a batch of another length was compiled anew"
 
 
-def test_what_is_made_from_a_compiled_policy_is_compiled_too(
-    model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_made_from_a_compiled_policy_is_compiled_too(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled_with(monkeypatch, "aot_eager")
     policy = PolicyModel.from_pretrained(model_dir, compiled=True)
     section = LoraSection(rank=2)

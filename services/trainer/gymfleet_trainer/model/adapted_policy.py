@@ -35,9 +35,7 @@ from gymfleet_trainer.model.streaming import streamed
 class AdaptedPolicy(PolicyModel):
     """A `PolicyModel` whose frozen weights are held in the dtype of the computation, as no update is lost in them."""
 
-    def __init__(
-        self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig, compiled: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig, compiled: bool = False) -> None:
         """Take a transformers model with adapters."""
         super().__init__(model, compute_dtype=compute_dtype, compiled=compiled)
         self._adapter = adapter

@@ -1,0 +1,185 @@
+"""Habits of chat templates of which nobody has told us: ends of replies and of thoughts, ways of naming functions."""
+
+from typing import Any
+
+import pytest
+from gymfleet_contracts.reply_format import ModelReply
+from gymfleet_contracts.rollout import TemplateOptions
+from gymfleet_contracts.session import ToolCall
+from gymfleet_kit.chat.template import UnusableTemplate
+from gymfleet_kit.chat.tokens import ChatTokens
+
+from tests.models import build_tokenizer, model_tokenizer
+from tests.published_templates import ACT
+
+DECLARES = "{% if tools %}{{ '<|start|>system<|mid|>' + tools | tojson + '<|eot|>' }}{% endif %}"
+GO = ModelReply("", calls=(ToolCall(name="act", arguments={"action": "go"}),))
+
+ALWAYS_PROMPTS = (
+    "{% for m in messages %}{{ '<|start|>' + m['role'] + '<|mid|>' + m['content'] + '<|eot|>' }}{% endfor %}"
+    "{{ '<|start|>assistant<|mid|>' }}"
+)
+# The prompt's last letters, `|>#`, are those behind a reply too.
+HALF_ALIKE = (
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}"
+    "{% if m['role'] == 'assistant' and m['tool_calls'] %}"
+    "{% for c in m['tool_calls'] %}{{ '<|call|>' + c['function'] | tojson + '<|done|>' }}{% endfor %}{{ '<|eos|>' }}"
+    "{% elif m['role'] == 'assistant' %}{{ m['content'] + '<|eos|>' }}"
+    "{% else %}{{ m['role'] + ': ' + m['content'] + '<|extra|>' }}{% endif %}{% endfor %}{{ '#' }}"
+)
+BREAKS_OFF = (
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}"
+    "{% if m['reasoning'] %}{{ '<|start|>assistant<|think|>' + m['reasoning'] + '<|eot|>' }}{% endif %}"
+    "{{ '<|start|>assistant<|mid|>' + m['content'] + '<|eot|>' }}"
+    "{% else %}{{ '<|start|>' + m['role'] + '<|mid|>' + m['content'] + '<|eot|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}"
+    "{% if reasoning_effort is defined and reasoning_effort == 'minimal' %}"
+    "{{ '<|start|>assistant<|think|><|eot|>' }}{% endif %}{{ '<|start|>assistant' }}{% endif %}"
+)
+BUDGETS = (
+    "{% if thinking_budget is defined and thinking_budget == 0 %}{{ '<|start|>system<|mid|>Do not think.<|eot|>' }}"
+    "{% endif %}{% for m in messages %}{{ '<|start|>' + m['role'] + '<|mid|>' }}"
+    "{% if m['reasoning_content'] %}{{ '<think>' + m['reasoning_content'] + '</think>' }}{% endif %}"
+    "{{ m['content'] + '<|eot|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant<|mid|>' }}{% endif %}"
+)
+ADDRESSES = (
+    DECLARES + "{% for m in messages %}{% if m['role'] == 'assistant' %}"
+    "{% if m['reasoning'] %}{{ '<|start|>assistant to=self<|mid|>' + m['reasoning'] + '<|eom|>' }}{% endif %}"
+    "{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}"
+    "{% set name = c['function']['name'] %}"
+    "{{ '<|start|>assistant to=' + name + '<|mid|><invoke name=\"' + name + '\">\n' }}"
+    "{% for k, v in c['function']['arguments'].items() %}{{ '<arg name=\"' + k + '\">' }}{{ v }}{{ '</arg>\n' }}"
+    "{% endfor %}{{ '</invoke><|eot|>' }}{% endfor %}"
+    "{% else %}{{ '<|start|>assistant to=user<|mid|>' + m['content'] + '<|eot|>' }}{% endif %}"
+    "{% else %}{{ '<|start|>' + m['role'] + '<|mid|>' + m['content'] + '<|eot|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+)
+CALLS_IN = (
+    DECLARES + "{% for m in messages %}{{ '<|start|>' + m['role'] + '<|mid|>' + (m['content'] or '') }}"
+    "{% for c in m['tool_calls'] or () %}CALL{% endfor %}{{ '<|eot|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant<|mid|>' }}{% endif %}"
+)
+UNQUOTED = CALLS_IN.replace(
+    "CALL",
+    "{{ '[' + c['function']['name'] + '(' }}{% for k in c['function']['arguments'] %}"
+    "{{ k ~ '=' ~ c['function']['arguments'][k] }}{% endfor %}{{ ')]' }}",
+)
+SPLITS = CALLS_IN.replace("CALL", "{{ '<|eot|>call<|mid|>' + c['function'] | tojson }}")
+
+TYPES = CALLS_IN.replace(
+    "CALL",
+    "{{ '<|call|>' + c['function']['name'] }}{% for k, v in c['function']['arguments'].items() %}"
+    "{% set kind = 'text' if v is string else 'bool' if v is boolean else 'num' if v is number else 'json' %}"
+    "{{ '<|extra|>' + k + ':' + kind + '=' }}{{ v if v is string else v | tojson }}{% endfor %}{{ '<|done|>' }}",
+)
+# Empty thoughts behind a line break, as if something had been thought before the call.
+THINKS_EMPTILY = CALLS_IN.replace(
+    "(m['content'] or '') }}",
+    "('\n<think>' + (m['reasoning'] or '') + '</think>\n' if m['role'] == 'assistant' else '') "
+    "+ (m['content'] or '') }}",
+).replace("CALL", "{{ '<|call|>' + c['function'] | tojson + '<|done|>' }}")
+
+
+def chat_of(template: str, *, tools: bool = False, **options: Any) -> ChatTokens:
+    tokens = ("<|start|>", "<|mid|>", "<|eot|>", "<|eom|>", "<|think|>", "<|call|>", "<|done|>", "<|eos|>", "<|extra|>")
+    tokenizer = build_tokenizer(chat_template=template, extra_tokens=tokens)
+    return ChatTokens(model_tokenizer(tokenizer), options=TemplateOptions(**options), tools=(ACT,) if tools else ())
+
+
+def test_a_reply_ends_with_its_own_token_where_a_template_always_writes_the_next_prompt() -> None:
+    chat = chat_of(ALWAYS_PROMPTS)
+
+    assert chat.dialect.text_end.token == "<|eot|>"
+    assert chat.ended(chat.reply("x"))
+    following = chat._tokenizer.decode(chat.following("y", reply_ended=True))
+    assert following == "<|start|>user<|mid|>y<|eot|><|start|>assistant<|mid|>"
+
+
+def test_a_token_is_whole_though_the_prompt_ends_with_its_last_letters() -> None:
+    chat = chat_of(HALF_ALIKE, tools=True)
+
+    assert (chat.dialect.text_end.token, chat.dialect.call_end.token) == ("<|eos|>", "<|eos|>")
+    assert chat.read(chat.write(GO)).reply == GO
+    assert chat._tokenizer.decode(chat.following("y", reply_ended=True, called="act")) == "tool: y<|extra|>#"
+
+
+def test_thoughts_that_end_as_replies_do_are_refused_and_may_be_turned_off() -> None:
+    for thinking in ("template", "on"):
+        with pytest.raises(
+            UnusableTemplate, match=r"ends thoughts with <\|eot\|>, which ends replies too: .* stop there"
+        ):
+            chat_of(BREAKS_OFF, thinking=thinking)
+
+    chat = chat_of(BREAKS_OFF, thinking="off")
+
+    prompt = chat._tokenizer.decode(chat.first("A room."))
+    assert prompt.endswith("A room.<|eot|><|start|>assistant<|think|><|eot|><|start|>assistant")
+    reply = chat.write(ModelReply("Go."))
+    assert chat._tokenizer.decode(reply) == "<|mid|>Go.<|eot|>"
+    assert chat.read(reply).reply == ModelReply("Go.")
+    assert not chat.dialect.thinks
+
+
+def test_a_budget_of_no_thoughts_turns_thinking_off() -> None:
+    chat = chat_of(BUDGETS, thinking="off")
+
+    assert "Do not think." in chat._tokenizer.decode(chat.first("A room."))
+    assert (chat.dialect.thinks, chat_of(BUDGETS).dialect.thinks) == (False, True)
+    assert chat.read(chat.write(ModelReply("Go."))).reply == ModelReply("Go.")
+    assert chat.dialect.read("<think>hm</think>Go.") == ModelReply("Go.", "hm"), "it thought all the same"
+    assert "Do not think." not in chat._tokenizer.decode(chat_of(BUDGETS, thinking="on").first("A room."))
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_thoughts_may_be_a_message_of_their_own(tools: bool) -> None:
+    chat = chat_of(ADDRESSES, tools=tools)
+    said = "<|eom|><|start|>assistant to=user<|mid|>Go."
+
+    assert chat.dialect.thinks
+    for reply in (ModelReply("Go."), ModelReply("Go.", "hm"), *((GO, ModelReply("", "hm", GO.calls)) if tools else ())):
+        assert chat.read(chat.write(reply)).reply == reply
+    assert chat.dialect.write(ModelReply("Go.", "hm")) == f" to=self<|mid|>hm{said}"
+    assert chat.dialect.read(" to=user<|mid|>Go.") == ModelReply("Go.")
+
+
+def test_a_function_that_is_named_twice_is_read_under_any_name() -> None:
+    dialect = chat_of(ADDRESSES, tools=True).dialect
+    text = ' to=look_at<|mid|><invoke name="look_at">\n<arg name="what">a "b"\n</arg>\n</invoke>'
+
+    assert dialect.read(text).calls == (ToolCall(name="look_at", arguments={"what": 'a "b"\n'}),)
+    assert not dialect.read(" to=user<|mid|>I call <invoke").calls
+    assert not dialect.read(' to=act<|mid|><invoke name="act">\n<arg name="action">go').clean
+
+
+def test_arguments_that_say_their_type_are_read_with_it() -> None:
+    dialect = chat_of(TYPES, tools=True).dialect
+    arguments = {"a": "12", "b": 12, "c": True, "d": ["x", 1], "e": {"f": None}}
+    assert dialect.form is not None
+    written = dialect._written(dialect.form, dialect.call_end, ToolCall(name="act", arguments=arguments))
+
+    assert dialect.read(written).calls == (ToolCall(name="act", arguments=arguments),)
+
+
+def test_a_call_behind_thoughts_is_read_where_a_template_writes_empty_ones() -> None:
+    chat = chat_of(THINKS_EMPTILY, tools=True)
+
+    for reply in (GO, ModelReply("", "hm", GO.calls), ModelReply("Go.", "hm")):
+        assert chat.read(chat.write(reply)).reply == reply
+    said = '<think>hm</think>\n<|call|>{"name": "act", "arguments": {"action": "go"}}<|done|>'
+    assert chat.dialect.read(said) == ModelReply("", "hm", GO.calls)
+    assert not chat.dialect.read(f"{said}\n{said}").clean
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        pytest.param(UNQUOTED, "writes calls of functions in no way that can be read back", id="unquoted"),
+        pytest.param(SPLITS, r"ends what is before a call with <\|eot\|>, which ends replies too", id="in two"),
+    ],
+)
+def test_calls_that_cannot_be_made_are_refused_with_the_reason(template: str, reason: str) -> None:
+    with pytest.raises(UnusableTemplate, match=reason):
+        chat_of(template, tools=True)
+
+    assert chat_of(template).dialect.text_end.token == "<|eot|>"
