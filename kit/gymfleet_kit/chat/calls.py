@@ -130,11 +130,7 @@ class _WholeJson(CallSyntax):
 
     def _starts(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where a call may begin and where its JSON does, the last one first."""
-        if self.before.empty:  # at the beginning of a line
-            lines = [match.start(1) for match in re.finditer(r"(?:^|\n)[ \t]*([{\[])", text)]
-            yield from ((place, place) for place in lines[:_MAX_TRIES])
-        else:
-            yield from self.before.places(text)
+        yield from _at_lines(text, r"[{\[]") if self.before.empty else self.before.places(text)
 
     def _call(self, item: Any) -> ToolCall | None:
         for key in self.path:
@@ -197,7 +193,7 @@ class _Python(CallSyntax):
         return None
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:  # noqa: ARG002 - Python tells types
-        for start, begin in self.before.places(text):
+        for start, begin in _at_lines(text, r"\[\w") if self.before.empty else self.before.places(text):
             end = self.after.search(text, begin)
             if end is not None and (call := _python_call(text[begin : end[0]])) is not None:
                 return Found(start, end[1], call)
@@ -348,6 +344,12 @@ class _Literal:
     def places(self, text: str) -> list[tuple[int, int]]:
         """Return begin and end of each, the last one first."""
         return [] if self.empty else [match.span() for match in self._pattern.finditer(text)][::-1][:_MAX_TRIES]
+
+
+def _at_lines(text: str, first: str) -> list[tuple[int, int]]:
+    """Return where the first lines begin that begin so, twice each, as `_Literal.places` does for an empty literal."""
+    starts = [match.start(1) for match in re.finditer(rf"(?:^|\n)[ \t]*({first})", text)]
+    return [(place, place) for place in starts[:_MAX_TRIES]]
 
 
 def common_start(one: str, other: str) -> str:

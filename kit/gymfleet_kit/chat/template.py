@@ -21,20 +21,30 @@ class UnusableTemplate(Exception):
 class ChatTemplate:
     """Renders conversations as transformers does, with the same sandbox, filters and extensions.
 
+    The time that some templates tell stands still: what one writes of two turns must begin with what it wrote of one.
+
     Args:
         source: the Jinja program; it sees `messages`, `tools`, `add_generation_prompt`, the tokens and the switches.
         named_tokens: `bos_token` and the like.
         switches: variables of the template's own, such as `enable_thinking`.
+        now: the time that it tells; without it that of the call.
     """
 
-    def __init__(self, source: str, named_tokens: Mapping[str, str], switches: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        named_tokens: Mapping[str, str],
+        switches: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
+    ) -> None:
         self.source: Final = source
         self.named_tokens: Final = dict(named_tokens)
         self.switches: Final = dict(switches or {})
+        self._now: Final = now or datetime.now()  # noqa: DTZ005 - local, as transformers has it
 
     def with_switches(self, switches: Mapping[str, Any]) -> "ChatTemplate":
         """Return the template with more variables set."""
-        return ChatTemplate(self.source, self.named_tokens, {**self.switches, **switches})
+        return ChatTemplate(self.source, self.named_tokens, {**self.switches, **switches}, self._now)
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -69,7 +79,9 @@ class ChatTemplate:
 
     @cached_property
     def _program(self) -> Template:
-        return _environment().from_string(self.source)
+        environment = _environment()
+        environment.globals["strftime_now"] = self._now.strftime
+        return environment.from_string(self.source)
 
 
 class _GenerationBlocks(Extension):
@@ -88,7 +100,6 @@ def _environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as others do
     return environment
 
 

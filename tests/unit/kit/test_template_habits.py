@@ -1,5 +1,6 @@
 """Habits of chat templates of which nobody has told us: ends of replies and of thoughts, ways of naming functions."""
 
+import re
 from typing import Any
 
 import pytest
@@ -73,6 +74,9 @@ TYPES = CALLS_IN.replace(
     "{% set kind = 'text' if v is string else 'bool' if v is boolean else 'num' if v is number else 'json' %}"
     "{{ '<|extra|>' + k + ':' + kind + '=' }}{{ v if v is string else v | tojson }}{% endfor %}{{ '<|done|>' }}",
 )
+PYTHON = UNQUOTED.replace(
+    "c['function']['arguments'][k] }}", "c['function']['arguments'][k] | tojson }}{{ ', ' if not loop.last }}"
+)
 # Empty thoughts behind a line break, as if something had been thought before the call.
 THINKS_EMPTILY = CALLS_IN.replace(
     "(m['content'] or '') }}",
@@ -94,6 +98,18 @@ def test_a_reply_ends_with_its_own_token_where_a_template_always_writes_the_next
     assert chat.ended(chat.reply("x"))
     following = chat._tokenizer.decode(chat.following("y", reply_ended=True))
     assert following == "<|start|>user<|mid|>y<|eot|><|start|>assistant<|mid|>"
+
+
+def test_the_time_that_a_template_tells_stands_still() -> None:
+    chat = chat_of("{{ strftime_now('%H:%M:%S.%f') }}" + ALWAYS_PROMPTS, context="replaced")
+    said = [(chat.reply("x"), "y")]
+
+    first = chat._tokenizer.decode(chat.first("A room."))
+    new, replaces, _ = chat.rendered("A room.", "", said)
+
+    assert not replaces
+    assert chat._tokenizer.decode(new) == "<|start|>user<|mid|>y<|eot|><|start|>assistant<|mid|>"
+    assert re.match(r"\d\d:\d\d:\d\d\.\d{6}<", first)
 
 
 def test_a_token_is_whole_though_the_prompt_ends_with_its_last_letters() -> None:
@@ -159,6 +175,21 @@ def test_arguments_that_say_their_type_are_read_with_it() -> None:
     written = dialect._written(dialect.form, dialect.call_end, ToolCall(name="act", arguments=arguments))
 
     assert dialect.read(written).calls == (ToolCall(name="act", arguments=arguments),)
+
+
+def test_a_call_in_python_needs_no_mark_in_front() -> None:
+    chat = chat_of(PYTHON, tools=True)
+    dialect = chat.dialect
+
+    assert chat._tokenizer.decode(chat.write(GO)) == '[act(action="go")]<|eot|>'
+    assert dialect.read('I go.\n[act(action="go")]') == ModelReply("I go.", calls=GO.calls)
+    for text in (
+        '[act(action="go"), act(action="look")]',
+        'I say [act(action="go")]',
+        '[act("go")]',
+        "[act(action=go)]",
+    ):
+        assert not dialect.read(text).calls, text
 
 
 def test_a_call_behind_thoughts_is_read_where_a_template_writes_empty_ones() -> None:
