@@ -420,6 +420,8 @@ class Dialect:
 
     def _require_unbroken(self, reply: ModelReply, text: str) -> None:
         """Raise UnusableTemplate where a model that writes a reply as the template does would stop within it."""
+        if any(str(message["content"]) in text for message in self._opening):
+            return  # it writes what is before a reply anew, and is refused where that is seen
         ends = {self.text_end.token, self.call_end.token}
         if (within := next((token for token in self._tokens_in(text) if token in ends), None)) is None:
             return
