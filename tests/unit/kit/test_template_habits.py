@@ -170,7 +170,7 @@ def test_a_function_that_is_named_twice_is_read_under_any_name() -> None:
 
 def test_arguments_that_say_their_type_are_read_with_it() -> None:
     dialect = chat_of(TYPES, tools=True).dialect
-    arguments = {"a": "12", "b": 12, "c": True, "d": ["x", 1], "e": {"f": None}}
+    arguments: dict[str, Any] = {"a": "12", "b": 12, "c": True, "d": ["x", 1], "e": {"f": None}}
     assert dialect.form is not None
     written = dialect._written(dialect.form, dialect.call_end, ToolCall(name="act", arguments=arguments))
 
