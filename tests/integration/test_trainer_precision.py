@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_contracts.recipe import Recipe
+from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.learning.checkpoint_files import read_states
 from gymfleet_trainer.learning.learner import LocalLearner
 from safetensors.torch import load_file
@@ -161,6 +162,18 @@ def test_a_checkpoint_goes_on_with_another_number_of_workers(
     differences = (weights(through.directory) - weights(rest.directory)).abs()
     assert float(differences.max()) < (LARGEST_IN_8_BITS if kind == "adamw_8bit" else LARGEST)
     assert float(differences.mean()) < MEAN
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about what its compiler imports
+@pytest.mark.parametrize("compiles", [False, True])
+def test_layers_are_compiled_where_the_recipe_says_so(tiny_model: Path, tmp_path: Path, compiles: bool) -> None:
+    recipe = make_recipe()
+    lora = recipe.model.model_copy(update={"lora": LoraSection(rank=2)})
+    asked = {"trainer": recipe.trainer.model_copy(update={"compile": compiles})}
+
+    for changed in (asked, asked | {"model": lora}):
+        model = LocalLearner(recipe.model_copy(update=changed), str(tiny_model), tmp_path)._model
+        assert [layer._compiled_call_impl is not None for layer in model.body.layers] == [compiles] * 2
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -321,7 +322,7 @@ def compile_layers(body: Any) -> None:
     Attention stays as it is: it has kernels of its own, and the bounds of segments are Python numbers, by which every
     batch would be compiled anew. Raises RecipeError where there is no compiler.
     """
-    compiler = os.environ.get("CXX", "g++")
+    compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")  # it may be `ccache g++`
     if shutil.which(compiler) is None:
         raise RecipeError(f"trainer.compile needs a C++ compiler, and there is no {compiler}: install it, or set false")
     # With and without gradients, of policy, reference, critic and reward model: past the limit torch compiles no more.
