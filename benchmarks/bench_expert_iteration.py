@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from gymfleet_cli.recipes import to_toml
 from gymfleet_contracts.recipe import Recipe
-from gymfleet_contracts.search import SearchTree
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from benchmarks.bench_methods import uncommitted
@@ -120,19 +119,12 @@ def run_of(name: str, seed: int, directory: Path) -> Run:
     """Return what a finished run came to."""
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     before, after = (summary["evals"][name] for name in ("before", "after"))
-    taken = sum(count for key, count in summary["counts"].items() if key.startswith("env_steps."))
     return Run(
         method=name, seed=seed, success_before=before["success"], success=after["success"],
         interval=tuple(after["interval"]), num_tasks=after["num_episodes"],
-        env_steps=taken + replayed((directory / "trees").glob("*.jsonl")),
+        env_steps=sum(count for key, count in summary["counts"].items() if key.startswith("env_steps.")),
         tokens_trained=summary["tokens_trained"], total_s=round(summary["seconds"]["total"], 1),
     )  # fmt: skip
-
-
-def replayed(paths: Iterable[Path]) -> int:
-    """Return the environment steps that searches took to come back to where they had been."""
-    lines = (line for path in paths for line in path.read_text(encoding="utf-8").splitlines())
-    return sum(SearchTree.model_validate_json(line).num_replayed for line in lines)
 
 
 def rows(runs: Iterable[Run]) -> list[Row]:

@@ -319,7 +319,7 @@ def scaled(recipe: Recipe, arguments: argparse.Namespace) -> list[str]:
             if inner.kind == "reinforce":
                 changes += _limits_of(inner, place, arguments)
             if inner.kind == "collect":
-                changes.append(_times(_share(arguments), inner, "num_tasks", place))
+                changes += [_times(_share(arguments), inner, key, place) for key in ("num_tasks", "max_env_steps")]
     return changes
 
 

@@ -34,9 +34,6 @@ MEASURED: Final[Mapping[str, Sampled]] = {
     "hard": Sampled(num_tasks=32, samples=64, one=6 / 2048, any=3 / 32),
 }
 """By level, as `--choose` shows it with seed 0."""
-STEPS_OF_AN_EPISODE: Final = 2.07
-"""Environment steps of one of the start's episodes on the chosen level, on average: half of its replies are no action,
-and take none."""
 CHOSEN: Final = "medium"
 """Fixed by MEASURED before any method was run: the first candidate of whose episodes 1 to 5 % are solved, in whole per
 cent. That of 64 episodes any is solved is so for 22 % and 9 % of the tasks: by that reading neither level is in this
@@ -55,11 +52,7 @@ def warm_start(arguments: argparse.Namespace) -> Recipe:
 
 
 def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
-    """Return a method's recipe on the level, with about as many environment steps as `arguments` allow.
-
-    Loops play a number of tasks that is fixed beforehand: as many as there are steps for if episodes stay as long as
-    the start's. What they took is shown.
-    """
+    """Return a method's recipe on the level, which may take as many environment steps as `arguments` allow."""
     document = _document(name)
     for stage in document["stages"]:
         if stage.get("kind") == "measure":
@@ -69,15 +62,10 @@ def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
             stage |= {"steps": 1000, "max_env_steps": arguments.env_steps}
         for inner in stage.get("stages", ()):
             if inner["kind"] == "collect":
-                steps = STEPS_OF_AN_EPISODE * _episodes(inner)
-                inner["num_tasks"] = max(1, round(arguments.env_steps / (stage["repeat"] * steps)))
+                share = arguments.env_steps // stage["repeat"]
+                inner |= {"num_tasks": share, "max_env_steps": share}  # a task of which no reply is an action is rare
     split = "validation" if arguments.tune else "test"
     return _played({**document, "model": {"path": str(model)}}, arguments.level, split)
-
-
-def _episodes(collect: Mapping[str, Any]) -> int:
-    """Return how many episodes' steps a task takes at most: each simulation of a search is the rest of an episode."""
-    return int(collect.get("samples_per_task", 1)) * int(collect.get("strategy", {}).get("simulations", 1))
 
 
 def _played(document: dict[str, Any], level: str, split: str) -> Recipe:

@@ -22,7 +22,7 @@ def kept(directory: RunDirectory, stage: str) -> list[str]:
 async def put(redis: RedisClient, *group_ids: str) -> None:
     output = Output(redis, max_len=100)
     for group_id in group_ids:
-        await output.put_tree(make_search_tree(group_id))
+        await output.put_tree(make_search_tree(group_id).model_copy(update={"num_replayed": 3}))
 
 
 async def test_what_is_new_is_kept_under_its_stage(redis: RedisClient, tmp_path: Path) -> None:
@@ -62,7 +62,8 @@ async def test_a_trainer_that_is_killed_keeps_each_once(redis: RedisClient, tmp_
     await keep_search_trees(redis, resumed, directory)
 
     assert kept(directory, "reinforce") == ["reinforce.s000001-g00", "reinforce.s000002-g00"]
-    assert resumed.searched == {"reinforce.s000001-g00": 2, "reinforce.s000002-g00": 2}, "environment steps, once"
+    steps = {"reinforce.s000001-g00": 2 + 3, "reinforce.s000002-g00": 2 + 3}
+    assert resumed.searched == steps, "what was taken and what was replayed, once"
 
 
 async def test_without_redis_it_is_left_for_the_next_time(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ class Plays:
     """Whether what a search tried and did not choose is handed in too."""
     first_task: int = 0
     """Of the train split, so many tasks of the mix are left out before the first."""
+    max_env_steps: int | None = None
+    """No further task is begun when so many environment steps were taken."""
     allocation: AllocationOptions | None = None
     """How the tasks share a budget, each played as often as that says; what an episode is worth says the recipe's
     evaluator, as its reward."""

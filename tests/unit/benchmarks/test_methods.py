@@ -57,15 +57,16 @@ def test_a_method_in_a_setting_is_a_recipe(name: str, setting: str) -> None:
                     "num_tasks": 7,
                 }
         if stage.kind == "collect" and stage.name != "demonstrations":
-            whole = next(one for one in METHODS[name].plan() if one.name == stage.name).options["num_tasks"]
-            assert stage.options["num_tasks"] == round(share * whole)
+            whole = next(one for one in METHODS[name].plan() if one.name == stage.name).options
+            for key in ("num_tasks", "max_env_steps"):
+                assert stage.options[key] == round(share * whole[key])
 
 
 def test_without_measurements_on_the_way_there_are_none() -> None:
     changes = scaled(METHODS["grpo"], arguments(every=0))
 
     assert changes == [
-        "stages.before.num_tasks=400", "stages.after.num_tasks=400", "stages.reinforce.max_env_steps=5000",
+        "stages.before.num_tasks=400", "stages.after.num_tasks=400", "stages.reinforce.max_env_steps=4000",
     ]  # fmt: skip
 
 

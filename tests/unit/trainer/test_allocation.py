@@ -10,6 +10,7 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_trainer.run.allocated import Allocated, best_of_each
 from gymfleet_trainer.run.allocation import AllocationOptions, Allocator
 from gymfleet_trainer.run.plan import stages_of
+from gymfleet_trainer.run.playing import Wanted
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 
@@ -129,7 +130,8 @@ def play(collector: Worth, **options: Any) -> tuple[list[ScoredTrajectory], Allo
     allocation = AllocationOptions(**{"model_calls": 20, **options})
     state = RunState(run_id=RUN_ID, recipe_hash="h", age=4, ages={CURRENT: 4}, version=CURRENT)
     plays, scripted = Plays(3, allocation=allocation), cast("Any", collector)
-    playing = Allocated(recipe, state, scripted, make_planner(recipe), "measure", plays, 2, allocation)
+    wanted = Wanted(recipe, state, scripted, cast("Any", None), make_planner(recipe), "measure", plays, 2)
+    playing = Allocated(wanted, allocation)
 
     async def all_of_it() -> None:
         while playing.open:

@@ -22,17 +22,12 @@ def collected(strategy: str, successes: list[bool]) -> tuple[list[ScoredTrajecto
     episodes = [make_scored(f"shown.t{task:06d}", success=success) for task, success in enumerate(successes)]
     left: list[ScoredTrajectory] = []
 
-    async def play() -> list[ScoredTrajectory]:
-        return episodes
-
-    async def keep_search_trees(_: Any) -> None:
-        if strategy == "search":
-            run.state.searched = {"shown.t000000": 7, "shown.t000001": 5}
+    async def played() -> Any:
+        return SimpleNamespace(counted=episodes, env_steps=12)
 
     run: Any = SimpleNamespace(
-        recipe=recipe, state=RunState(run_id=RUN_ID, recipe_hash="h"), play=play, leave=left.extend, directory=None,
-        collector=SimpleNamespace(keep_search_trees=keep_search_trees),
-    )  # fmt: skip
+        recipe=recipe, state=RunState(run_id=RUN_ID, recipe_hash="h"), played=played, leave=left.extend
+    )
     asyncio.run(stage_of(recipe, Collect).run(run))
     return left, run.state
 
@@ -44,14 +39,8 @@ def collected(strategy: str, successes: list[bool]) -> tuple[list[ScoredTrajecto
         pytest.param(
             "independent",
             [0, 1, 2],
-            {"episodes_collected": 3, "env_steps.shown": 3},
-            id="what the policy does not solve is not",
-        ),
-        pytest.param(
-            "search",
-            [0, 1, 2],
             {"episodes_collected": 3, "env_steps.shown": 12},
-            id="of a search all that it took counts",
+            id="what the policy does not solve is not",
         ),
     ],
 )

@@ -195,6 +195,14 @@ def test_a_failure_that_is_played_again_counts_beside_what_takes_its_place() -> 
     assert group.env_steps == 4
 
 
+def test_a_reply_that_asks_for_nothing_is_no_step() -> None:
+    group = make_group(1.0)
+    silent = make_turn().model_copy(update={"action": None})
+    group.samples[0] = make_scored(sample=0, turns=(make_turn(), silent, make_turn()))
+
+    assert group.env_steps == 2
+
+
 def test_a_settled_group_takes_no_more_samples() -> None:
     book = GroupBook(lambda _: False)
     book.add(REQUEST)

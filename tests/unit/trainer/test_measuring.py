@@ -33,15 +33,12 @@ def measured(
     stage: Any = stage_of(recipe, kind)
     written: list[dict[str, Any]] = []
 
-    async def played(asked: str) -> tuple[list[ScoredTrajectory], int]:
+    async def played(asked: str) -> Any:
         assert asked == label
-        return episodes, 3
-
-    async def keep_search_trees(_: Any) -> None:
         run.state.counts.update(searched or {})
+        return SimpleNamespace(counted=episodes, num_failed=3)
 
     run: Any = SimpleNamespace(
-        collector=SimpleNamespace(keep_search_trees=keep_search_trees),
         recipe=recipe,
         stage=stage,
         planner=make_planner(recipe),

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from gymfleet_contracts.rollout import GroupRequest, StrategySpec
 from gymfleet_contracts.trajectory import ScoredTrajectory, Status
 from gymfleet_trainer.errors import TooManyFailures
 from gymfleet_trainer.run.groups import Group
-from gymfleet_trainer.run.playing import Playing
+from gymfleet_trainer.run.playing import Playing, Wanted
+from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 
@@ -34,6 +35,8 @@ class ScriptedCollector:
         self.most_open = 0
         self.asked: list[GroupRequest] = []
         self.settled: list[str] = []
+        self.trees_kept = 0
+        self.steps_of: Callable[[str], int] = lambda _: 1
 
     @property
     def num_open(self) -> int:
@@ -47,6 +50,14 @@ class ScriptedCollector:
 
     def settle(self, group_id: str) -> None:
         self.settled.append(group_id)
+
+    async def keep_search_trees(self, _: RunDirectory) -> None:
+        self.trees_kept += 1
+
+    def env_steps(self, group_id: str) -> int:
+        assert group_id not in self.settled, "what is settled is forgotten"
+        assert self.trees_kept > len(self.settled), "the search's record is read first"
+        return self.steps_of(group_id)
 
     async def next_group(self, wanted: Callable[[str], bool]) -> Group:
         request = self._open.pop(self._place)
@@ -66,17 +77,23 @@ class ScriptedCollector:
 def played(
     plays: Plays, ends: Callable[[str, int], dict[str, Any]], *, backwards: bool = False
 ) -> tuple[Playing, ScriptedCollector]:
-    recipe, collector = make_recipe(), ScriptedCollector(ends, backwards=backwards)
-    state = RunState(run_id=RUN_ID, recipe_hash="h", age=3, version=CURRENT, ages={OLD: 2, SAME: 3, CURRENT: 3})
-    scripted: Any = collector
-    playing = Playing(recipe, state, scripted, make_planner(recipe), "stage", plays, MAX_REPLACEMENTS)
+    collector = ScriptedCollector(ends, backwards=backwards)
+    return to_the_end(Playing(wanted(plays, collector))), collector
 
+
+def wanted(plays: Plays, collector: ScriptedCollector) -> Wanted:
+    recipe, unused, scripted = make_recipe(), cast("RunDirectory", None), cast("Any", collector)
+    state = RunState(run_id=RUN_ID, recipe_hash="h", age=3, version=CURRENT, ages={OLD: 2, SAME: 3, CURRENT: 3})
+    return Wanted(recipe, state, scripted, unused, make_planner(recipe), "stage", plays, MAX_REPLACEMENTS)
+
+
+def to_the_end(playing: Playing) -> Playing:
     async def play() -> None:
         while playing.open:
             await playing.more()
 
     asyncio.run(play())
-    return playing, collector
+    return playing
 
 
 def names(playing: Playing) -> list[tuple[str, int]]:

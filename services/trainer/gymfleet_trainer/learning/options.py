@@ -221,7 +221,8 @@ class ReinforceOptions(UpdateOptions):
     max_env_steps: PositiveInt | None = None
     """Stop after the step by which so many environment steps were taken, even before `steps`: for comparisons. All that
     were taken for it count: of groups that were redrawn or dropped, of replays, and of what a strategy plays besides
-    the episodes that it hands in, such as the branches of a search. Measurements do not."""
+    the episodes that it hands in, such as the branches of a search. Measurements do not. A reply that asks for no
+    action takes no step."""
 
     @model_validator(mode="after")
     def updates_have_groups(self) -> Self:

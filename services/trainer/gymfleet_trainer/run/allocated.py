@@ -2,17 +2,12 @@
 
 from collections.abc import Sequence
 
-from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 from gymfleet_trainer.run.allocation import AllocationOptions, Allocator
-from gymfleet_trainer.run.collect import Collector
-from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.groups import Group, is_failure
-from gymfleet_trainer.run.playing import Playing, is_current
-from gymfleet_trainer.run.state import RunState
-from gymfleet_trainer.stage import Plays
+from gymfleet_trainer.run.playing import Playing, Wanted, is_current
 
 
 class Allocated(Playing):
@@ -21,21 +16,12 @@ class Allocated(Playing):
     A wave is asked for when the one before it is over, so that what is asked for depends on no order of arrival.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        state: RunState,
-        collector: Collector,
-        planner: GroupPlanner,
-        prefix: str,
-        plays: Plays,
-        max_replacements: int,
-        options: AllocationOptions,
-    ) -> None:
-        super().__init__(recipe, state, collector, planner, prefix, plays, max_replacements)
-        requests = (planner.play(prefix, plays, index, 0, 1) for index in range(plays.num_groups(recipe)))
+    def __init__(self, wanted: Wanted, options: AllocationOptions) -> None:
+        super().__init__(wanted)
+        tasks = range(self._num_groups)
+        requests = (self._planner.play(self._prefix, self._plays, index, 0, 1) for index in tasks)
         longest = [request.limits.max_turns for request in requests]
-        self._allocator = Allocator(longest, options, f"{recipe.seed}/{prefix}")
+        self._allocator = Allocator(longest, options, f"{wanted.recipe.seed}/{self._prefix}")
         self._numbers = dict.fromkeys(range(len(longest)), -1)
         """Of the last episode that was asked for, by task."""
         self._wave = self._allocator.next()

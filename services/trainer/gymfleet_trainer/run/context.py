@@ -30,7 +30,8 @@ from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.conversations import Rendered, render, render_pairs
 from gymfleet_trainer.run.group_planner import GroupPlanner
-from gymfleet_trainer.run.playing import Playing
+from gymfleet_trainer.run.limited import Limited
+from gymfleet_trainer.run.playing import Playing, Wanted
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.records import read, read_all, require_no_held_out, require_tokens_of
 from gymfleet_trainer.run.run_directory import RunDirectory
@@ -170,19 +171,23 @@ class RunContext:
         Raises:
             TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
         """
-        episodes, _ = await self.played(label)
-        return episodes
+        return (await self.played(label)).counted
 
-    async def played(self, label: str = "") -> tuple[list[ScoredTrajectory], int]:
-        """Do as `play`, and return also how many episodes failed for technical reasons and were played again."""
+    async def played(self, label: str = "") -> Playing:
+        """Do as `play`, and return also what it took: environment steps, and episodes that failed."""
         plays = self.stage.plays()[label]
         if not plays.by_expert:
             await self.ensure_published()
-        parts = (
-            self.recipe, self.state, self.collector, self.planner, self.stage.prefix(label), plays,
+        wanted = Wanted(
+            self.recipe, self.state, self.collector, self.directory, self.planner, self.stage.prefix(label), plays,
             self.settings.max_replacements,
         )  # fmt: skip
-        playing = Playing(*parts) if plays.allocation is None else Allocated(*parts, plays.allocation)
+        if plays.allocation is not None:
+            playing: Playing = Allocated(wanted, plays.allocation)
+        elif plays.max_env_steps is not None:
+            playing = Limited(wanted, plays.max_env_steps)
+        else:
+            playing = Playing(wanted)
         self.reporter.begin(self.stage.prefix(label), step=0, total=plays.num_episodes(self.recipe), unit="episodes")
         while playing.open:
             await playing.more()
@@ -190,7 +195,7 @@ class RunContext:
             self.reporter.advance(
                 playing.num_counted, f"{playing.num_successes} successes", metrics={"success_now": success}
             )
-        return playing.counted, playing.num_failed
+        return playing
 
     def records(self, converter: CheckedConverter | None = None) -> list[Record]:
         """Return what the stage's `data` names; files are read by the converter, if one is given.

@@ -60,12 +60,13 @@ class Group:
 
     @property
     def env_steps(self) -> int:
-        """Return how many turns were played for it: of every sample that arrived, and each of a tree's nodes once."""
+        """Return how many actions were taken for it: of every sample that arrived, and each of a tree's nodes once."""
         return len(
             {
                 (trajectory.sample, trajectory.replay, place) if turn.node is None else (trajectory.replay, turn.node)
                 for trajectory in (scored.trajectory for scored in [*self.samples.values(), *self.replaced])
                 for place, turn in enumerate(trajectory.turns)
+                if turn.action is not None
             }
         )
 

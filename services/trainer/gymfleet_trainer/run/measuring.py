@@ -31,13 +31,14 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
         TooManyFailures: one task's episodes failed more often than `max_replacements`, and so did all others.
     """
     started, before = time.monotonic(), dict(run.state.counts)
-    episodes, num_failed = await run.played(label)
+    playing = await run.played(label)
+    episodes = playing.counted
     seconds = time.monotonic() - started
     spent = await _spent(run, label, episodes, before)
     handed_in = episodes
     if run.stage.plays()[label].allocation is not None:
         handed_in = best_of_each(episodes, [run.planner.number_of(one.trajectory.group_id) for one in episodes])
-    result = _result(run, label, handed_in, num_failed, seconds, spent)
+    result = _result(run, label, handed_in, playing.num_failed, seconds, spent)
     run.directory.metric(
         "eval", step=run.state.step, age=run.state.age, **result.model_dump(exclude={"failed_episodes"})
     )
@@ -56,7 +57,6 @@ async def _spent(
         values = 0 if plays.allocation is None else len(episodes)
         of_all = [steps, len(turns), sum(len(turn.response_token_ids) for turn in turns), values, 0]
     else:
-        await run.collector.keep_search_trees(run.directory)
         counted = (f"searched_{name}" for name in _COUNTED)
         of_all = [run.state.counts.get(name, 0) - before.get(name, 0) for name in counted]
     if not any(of_all):

@@ -1,5 +1,8 @@
 """Play the episodes that a stage wants outside of training, and play again what failed."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import structlog
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.rollout import GroupRequest
@@ -9,12 +12,26 @@ from gymfleet_trainer.errors import TooManyFailures
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.group_planner import GroupPlanner
 from gymfleet_trainer.run.groups import Group, is_failure
+from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage import Plays
 
 log = structlog.get_logger()
 
-_WINDOW = 512
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is played, and what it is asked for by."""
+
+    recipe: Recipe
+    state: RunState
+    collector: Collector
+    directory: RunDirectory
+    planner: GroupPlanner
+    prefix: str
+    """The ids of the groups begin with it."""
+    plays: Plays
+    max_replacements: int
 
 
 class Playing:
@@ -24,23 +41,18 @@ class Playing:
     weights, are played again: neither kind says anything about this policy.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        state: RunState,
-        collector: Collector,
-        planner: GroupPlanner,
-        prefix: str,
-        plays: Plays,
-        max_replacements: int,
-    ) -> None:
-        self._state = state
-        self._collector = collector
-        self._planner = planner
-        self._prefix = prefix
-        self._plays = plays
-        self._max_replacements = max_replacements
-        self._num_groups = plays.num_groups(recipe)
+    MAX_OPEN: ClassVar = 512
+    """Groups that are requested at a time."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._state = wanted.state
+        self._collector = wanted.collector
+        self._directory = wanted.directory
+        self._planner = wanted.planner
+        self._prefix = wanted.prefix
+        self._plays = wanted.plays
+        self._max_replacements = wanted.max_replacements
+        self._num_groups = wanted.plays.num_groups(wanted.recipe)
         self._next = 0
         self._again: list[GroupRequest] = []
         self._asked: dict[str, tuple[int, int]] = {}
@@ -50,6 +62,8 @@ class Playing:
         self._counted: list[tuple[int, ScoredTrajectory]] = []
         self.num_failed = 0
         """Episodes that failed for technical reasons."""
+        self.env_steps = 0
+        """All that were taken: of failures and of what searches did not choose, too."""
 
     @property
     def counted(self) -> list[ScoredTrajectory]:
@@ -74,12 +88,15 @@ class Playing:
     async def more(self) -> None:
         """Ask for what is due, and take one more group. Raises TooManyFailures."""
         await self._collector.ask(self._due())
-        self._take(await self._collector.next_group(self._asked.__contains__))
+        group = await self._collector.next_group(self._asked.__contains__)
+        await self._collector.keep_search_trees(self._directory)  # which say what the group's search took
+        self.env_steps += self._collector.env_steps(group.group_id)
+        self._take(group)
 
     def _due(self) -> list[GroupRequest]:
         """Return the groups to request now; a bounded number of groups is open at a time."""
         requests, self._again = self._again, []
-        while self._next < self._num_groups and self._collector.num_open + len(requests) < _WINDOW:
+        while self._next < self._num_groups and self._collector.num_open + len(requests) < self.MAX_OPEN:
             requests.append(self._request(self._next, 0, self._plays.samples_per_task))
             self._next += 1
         return requests

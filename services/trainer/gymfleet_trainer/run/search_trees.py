@@ -32,7 +32,8 @@ async def keep_search_trees(redis: RedisClient, state: RunState, directory: RunD
             for entry_id, fields in entries:
                 if (tree := _read(fields)) is not None:
                     directory.search_tree(tree)
-                    state.searched[tree.group_id] = state.searched.get(tree.group_id, 0) + tree.spent.env_steps
+                    taken = tree.spent.env_steps + tree.num_replayed
+                    state.searched[tree.group_id] = state.searched.get(tree.group_id, 0) + taken
                     state.count("searched_env_steps", tree.spent.env_steps)
                     state.count("searched_replies", tree.spent.model_calls)
                     state.count("searched_tokens", tree.spent.tokens)

@@ -19,6 +19,9 @@ class CollectOptions(StageOptions):
 
     num_tasks: PositiveInt = 40
     """Train tasks: the first so many of them, in the mix of the environments."""
+    max_env_steps: PositiveInt | None = None
+    """Begin no further task once so many environment steps were taken, even before `num_tasks`: for comparisons. They
+    count as those of a stage that reinforces do. In a repeat, each round may take so many."""
     new_tasks: bool = False
     """In a repeat, play in each round the tasks that come behind those of the round before, instead of the same."""
     samples_per_task: PositiveInt = 1
@@ -57,13 +60,15 @@ class Collect(Stage[CollectOptions]):
             "": Plays(
                 options.num_tasks, options.samples_per_task, purpose, strategy, options.sampling, options.level,
                 options.reward, options.budget, rejected=options.rejected, first_task=self._first_task,
+                max_env_steps=options.max_env_steps,
             )
         }  # fmt: skip
 
     async def run(self, run: RunContext) -> None:
         """Collect once."""
         by_expert = self.plays()[""].by_expert
-        episodes = await run.play()
+        playing = await run.played()
+        episodes = playing.counted
         if by_expert:
             episodes = [scored for scored in episodes if scored.trajectory.success]
         if not episodes:
@@ -73,9 +78,7 @@ class Collect(Stage[CollectOptions]):
                 "the stage from the recipe"
             )
         if not by_expert:
-            await run.collector.keep_search_trees(run.directory)
-            shown, searched = sum(len(one.trajectory.turns) for one in episodes), sum(run.state.searched.values())
             # Set and not added up: a stage that is resumed plays again.
-            run.state.counts[f"env_steps.{self.name}"] = max(shown, searched)
+            run.state.counts[f"env_steps.{self.name}"] = playing.env_steps
         run.state.count("demonstrations" if by_expert else "episodes_collected", len(episodes))
         run.leave(episodes)
