@@ -12,7 +12,9 @@ import math
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -160,12 +162,13 @@ async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episod
     """`load.sessions` players at once, each through one episode after the other."""
     steps: list[float] = []
     creates: list[float] = []
+    players = range(load.sessions)
     async with SessionStream(url) as stream:
 
-        async def play(number: int) -> None:
-            while time.perf_counter() < until:
-                episode = episodes[number % len(episodes)]
-                number += load.sessions
+        async def play(its: Iterable[Episode]) -> None:
+            for episode in its:
+                if time.perf_counter() > until:
+                    return
                 began = time.perf_counter()
                 session = await stream.open(OpenSession(env=env, level=load.level, task_index=episode.index))
                 creates.append(time.perf_counter() - began)
@@ -175,13 +178,13 @@ async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episod
                     steps.append(time.perf_counter() - began)
                 await stream.close(session.session_id)
 
-        until = time.perf_counter() + seconds / 4  # whatever is loaded at first use is loaded now
-        await asyncio.gather(*map(play, range(load.sessions)))
+        until = math.inf  # each once: tasks are drawn, and whatever else is made at first use is made now
+        await asyncio.gather(*(play(episodes[number :: load.sessions]) for number in players))
         steps.clear()
         creates.clear()
         began, used = time.perf_counter(), _played_cpu(pid, load)
         until = began + seconds
-        await asyncio.gather(*map(play, range(load.sessions)))
+        await asyncio.gather(*(play(islice(cycle(episodes), number, None, load.sessions)) for number in players))
         elapsed_s, cpu_s = time.perf_counter() - began, max(_played_cpu(pid, load) - used, _TICK_S)
     return Measured(len(steps) / elapsed_s, len(steps) / cpu_s, _p99(steps), 1000 * statistics.median(creates))
 
