@@ -72,7 +72,12 @@ def test_the_shipped_loops(maze_fleet: Fleet, tiny_model: Path, tmp_path: Path) 
         tasks = [scored.trajectory.task.task_id for scored in kept]
         assert kept, one
         assert there[f"{one}.collect"]["num_episodes"] == 6
-        assert summary["counts"][f"env_steps.{one}.collect"] > 0
+        played = [
+            ScoredTrajectory.model_validate_json(line).trajectory
+            for line in (run.run_dir / "trajectories" / f"{one}.collect.jsonl").read_text().splitlines()
+        ]
+        taken = sum(turn.action is not None for trajectory in played for turn in trajectory.turns)
+        assert summary["counts"][f"env_steps.{one}.collect"] == taken
         if one in ("raft1", "best_to_sft1"):
             assert len(tasks) == len(set(tasks)) == 2, "the best of each task"
         if one in ("rejection_sampling1", "rest_em1"):
