@@ -165,8 +165,8 @@ async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episod
     players = range(load.sessions)
     async with SessionStream(url) as stream:
 
-        async def play(its: Iterable[Episode]) -> None:
-            for episode in its:
+        async def play(own: Iterable[Episode]) -> None:
+            for episode in own:
                 if time.perf_counter() > until:
                     return
                 began = time.perf_counter()

@@ -63,7 +63,7 @@ def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
         for inner in stage.get("stages", ()):
             if inner["kind"] == "collect":
                 share = arguments.env_steps // stage["repeat"]
-                inner |= {"num_tasks": share, "max_env_steps": share}  # a task of which no reply is an action is rare
+                inner |= {"num_tasks": share, "max_env_steps": share}  # steps run out first: a task takes one or more
     split = "validation" if arguments.tune else "test"
     return _played({**document, "model": {"path": str(model)}}, arguments.level, split)
 

@@ -88,7 +88,7 @@ _HEADLINES: Final = (
     ("demonstrations", "seed 0, all: held-out success",
      "by imitating augmented and filtered ones, at equal tokens"),
     ("variants-formats", "react: success at equal steps, mean of 3 seeds",
-     "held-out tasks won after 5,000 environment steps, replies in ReAct's form"),
+     "held-out tasks won after 5,000 turns, replies in ReAct's form"),
     ("variants-formats", "plain: success at equal steps, mean of 3 seeds", "the same with plain actions"),
     ("variants-exploration", "off: success at equal steps, mean of 2 seeds",
      "in batches of 16 groups, without any option that explores"),

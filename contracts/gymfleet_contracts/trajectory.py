@@ -176,7 +176,7 @@ class Turn(WireModel):
     num_reasoning_tokens: Annotated[int, Field(ge=0), NUMBER] = _absent_without(0)
     """Of the response those in which the model thought, where its chat template has a place for that."""
     action: str | None
-    """What the reply asks the environment to do; None where it asks for nothing. Only with one, the turn counts as an
+    """What the reply asks the environment to do; None where it asks for nothing. A turn without an action is no
     environment step."""
     format_valid: StrictBool
     """The reply follows the format to the letter."""

@@ -13,6 +13,7 @@ import structlog
 from gymfleet_contracts.recipe import load_recipe
 from gymfleet_contracts.recipe_sections import ScratchModel
 from gymfleet_contracts.streams import POLICY_OWNER, TRAINER_GROUP, trajectories_scored
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.run_events import read_events
 from gymfleet_kit.shared_weights import SHARED_MEMORY
 from gymfleet_kit.streams import connect, disconnect
@@ -176,7 +177,7 @@ def test_a_budget_of_environment_steps_ends_the_stage_and_outlives_a_kill(
     run = TrainerRun(
         maze_fleet, tmp_path, tiny_model, steps=50, sft="", learning_rate=0.0,
         options="max_env_steps = 150\nmax_redraws = 1\ndynamic_sampling = true",
-        # Every group is redrawn, and whatever is said is an action.
+        # Every group is redrawn, and whatever is said is an action; to say nothing is none.
         more='[rollout.format]\nuse = "plain"\n[rollout.sampling]\ntop_k = 1',
         settings={"RECORDED_GROUPS_PER_STEP": "2"},
     )  # fmt: skip
@@ -191,9 +192,13 @@ def test_a_budget_of_environment_steps_ends_the_stage_and_outlives_a_kill(
     assert [line["step"] for line in steps] == list(range(1, len(steps) + 1))
     assert spent == sorted(set(spent))
     assert spent[-2] < 150 <= spent[-1] == summary["counts"]["env_steps.reinforce"]
-    trained = sum(line["turns"] for line in steps)
+    recorded = (run.run_dir / "trajectories" / "reinforce.jsonl").read_text(encoding="utf-8").splitlines()
+    turns = [turn for line in recorded for turn in ScoredTrajectory.model_validate_json(line).trajectory.turns]
+    trained = sum(turn.action is not None for turn in turns)
+    assert len(turns) == sum(line["turns"] for line in steps), "all are recorded"
     assert summary["groups"]["redrawn"] == summary["groups"]["trained"] == 2 * len(steps)
-    assert spent[-1] < 2 * trained, "a reply that asks for no action takes no step"
+    assert spent[-1] > 1.5 * trained, "groups that were redrawn count as those that were trained on"
+    assert spent[-1] < len(turns), "a reply that asks for no action takes no step"
     assert [line["name"] for line in run.metrics("eval")] == ["before", "after"]
 
 

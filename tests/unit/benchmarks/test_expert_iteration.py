@@ -41,7 +41,7 @@ def test_methods_take_as_many_steps(name: str) -> None:
     assert measured == {"before": 7, "after": 7}
     played = [stage.options for stage in recipe.plan() if stage.kind in ("collect", "reinforce")]
     assert sum(one["max_env_steps"] for one in played) == 6000
-    assert all(one.get("num_tasks", one["max_env_steps"]) == one["max_env_steps"] for one in played)
+    assert all(one["num_tasks"] >= one["max_env_steps"] for one in played if "num_tasks" in one), "steps run out first"
 
 
 def test_settings_are_tuned_on_the_validation_split() -> None:

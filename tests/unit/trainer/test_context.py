@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from gymfleet_contracts.stages import PlannedStage
@@ -13,12 +13,17 @@ from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.context import RunContext
+from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
+from gymfleet_trainer.settings import TrainerSettings
+from gymfleet_trainer.stages.collect import Collect
 from gymfleet_trainer.stages.filter import Filter, FilterOptions
 
-from tests.fixtures.scored import make_recipe, make_scored, make_turn
+from tests.fixtures.scored import RUN_ID, make_recipe, make_scored, make_turn
+from tests.fixtures.trainer_plans import make_planner, stage_of
+from tests.unit.trainer.test_playing import CURRENT, ScriptedCollector
 
 VOCAB_SIZE = 100
 
@@ -32,6 +37,27 @@ def context(directory: RunDirectory, *data: str, before: dict[str, str] | None =
         make_recipe(), nothing, directory, nothing, nothing, learner, nothing, nothing, nothing, nothing, nothing,
         nothing, nothing, Filter(planned, FilterOptions(data=data)),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "played"), [(None, 100), (20, 20), (40, 40)])
+def test_a_stage_that_may_take_so_many_environment_steps_plays_no_more(
+    tmp_path: Path, limit: int | None, played: int
+) -> None:
+    """Each episode is a turn."""
+    limited = {} if limit is None else {"max_env_steps": limit}
+    recipe = make_recipe(stages=[{"kind": "collect", "name": "shown", "num_tasks": 100, **limited}])
+    collector, nothing = cast("Any", ScriptedCollector(lambda *_: {}, backwards=False)), cast("Any", None)
+    state = RunState(run_id=RUN_ID, recipe_hash="h", age=3, version=CURRENT, ages={CURRENT: 3})
+    run = RunContext(
+        recipe, TrainerSettings(), RunDirectory(tmp_path), state, nothing, nothing, nothing, nothing, nothing,
+        collector, make_planner(recipe), Reporter(RunDirectory(tmp_path), RUN_ID), nothing, stage_of(recipe, Collect),
+        _published_age=state.age,
+    )  # fmt: skip
+
+    asyncio.run(run.stage.run(run))
+
+    assert len(run.taken() or ()) == len(collector.asked) == played
+    assert state.counts["env_steps.shown"] == played
 
 
 def test_data_are_episodes_of_stages_and_of_files_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:

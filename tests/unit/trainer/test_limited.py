@@ -28,6 +28,16 @@ def test_it_ends_with_the_wave_in_which_the_steps_are_taken(limit: int) -> None:
     assert playing.num_counted == len(collector.asked) == len(collector.settled)
 
 
+def test_first_tasks_that_take_little_do_not_mislead_it() -> None:
+    collector = ScriptedCollector(lambda *_: {}, backwards=False)
+    collector.steps_of = lambda group_id: 1 if int(group_id[-6:]) < 8 else 5
+    playing = Limited(wanted(Plays(10_000, purpose="collect"), collector), 1000)
+
+    to_the_end(playing)
+
+    assert 1000 <= playing.env_steps <= 1020
+
+
 def test_which_tasks_are_played_depends_on_no_order_of_arrival() -> None:
     (forwards, one), (backwards, other) = limited(1000, 100), limited(1000, 100, backwards=True)
 

@@ -7,17 +7,17 @@ from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_trainer.run.playing import Playing, Wanted
 
 _FEW: Final = 8
-"""Tasks of the first wave, which shows how many steps a task takes, and of the last at most."""
+"""Tasks of the first wave. Once what is left suffices for no more than so many, one wave takes it all."""
 _SHARE: Final = 0.75
-"""Of the tasks that there are steps for, as far as is known, those of a wave between: the rest is known better then."""
+"""Before that, a wave asks for this share of the tasks that the rest of the steps suffices for, as far as is known."""
 
 
 class Limited(Playing):
     """Episodes of so many tasks as take a number of environment steps, and of no more than the stage names.
 
-    A wave is asked for when the one before it is over, and as large as the steps that are left allow, at what a task
-    took so far. So short episodes are not preferred to long ones, and which tasks are played depends on no order of
-    arrival.
+    A wave is asked for when the one before it is over, and is as large as the steps that are left allow, at what a task
+    took so far; but no larger than all before it, since a few tasks say little of what others take. So short episodes
+    are not preferred to long ones, and which tasks are played depends on no order of arrival.
     """
 
     def __init__(self, wanted: Wanted, max_env_steps: int) -> None:
@@ -43,4 +43,4 @@ class Limited(Playing):
         # Nothing is taken before the first wave, nor where no reply asks for an action.
         for_all = left * self._next // self.env_steps if self.env_steps else _FEW
         wave = for_all if for_all <= _FEW else max(_FEW, int(_SHARE * for_all))
-        return min(max(wave, 1), self._num_groups - self._next, self.MAX_OPEN)
+        return min(max(wave, 1), max(self._next, _FEW), self._num_groups - self._next, self.MAX_OPEN)

@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is played, and what it is asked for by."""
+    """What is to be played, and the parts of the run that see to it."""
 
     recipe: Recipe
     state: RunState
