@@ -32,7 +32,9 @@ SMOKE: Final[dict[str, Any]] = {
     "choice_samples": 2,
     "set_warm_start": [
         "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",
+        "rollout.format=plain",  # in which so untrained a model acts at all
     ],
+    "set": ["rollout.format=plain"],
 }  # fmt: skip
 
 

@@ -69,8 +69,9 @@ SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["grpo"], "share": 0.002, "eval_tasks": 16, "every": 0,
     "set_warm_start": [
         "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3",
+        "rollout.format=plain",  # in which so untrained a model acts at all
     ],
-    "set": ["stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4"],
+    "set": ["rollout.format=plain", "stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4"],
 }  # fmt: skip
 
 

@@ -30,9 +30,9 @@ SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["process"], "env_steps": 60, "played": 6, "eval_tasks": 8,
     "set_first": [
         "model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=16", "stages.sft.epochs=2",
-        "stages.process_reward.epochs=1",
+        "stages.process_reward.epochs=1", "rollout.format=plain",  # in which so untrained a model acts at all
     ],
-    "set": ["stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4"],
+    "set": ["rollout.format=plain", "stages.reinforce.groups_per_step=4", "stages.reinforce.group_size=4"],
 }  # fmt: skip
 
 

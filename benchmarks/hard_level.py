@@ -59,7 +59,8 @@ def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
             stage["num_tasks"] = arguments.eval_tasks
         if stage.get("kind") == "reinforce":
             del stage["max_wall_s"]
-            stage |= {"steps": 1000, "max_env_steps": arguments.env_steps}
+            # A policy that falls silent takes no environment steps: it ends by its updates.
+            stage |= {"steps": 200, "max_env_steps": arguments.env_steps}
         for inner in stage.get("stages", ()):
             if inner["kind"] == "collect":
                 share = arguments.env_steps // stage["repeat"]
