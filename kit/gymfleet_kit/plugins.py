@@ -7,12 +7,14 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar
@@ -111,7 +113,7 @@ class PluginKind(Generic[Base]):
         """Return what packages declare. Raises `PluginError` for a name that two have, or that gymfleet has itself."""
         found: dict[str, EntryPoint] = {}
         included = self.included()
-        for point in entry_points(group=self.group):
+        for point in declared(self.group):
             if point.name in found or point.name in included:
                 other = found[point.name].value if point.name in found else self._module_of(point.name)
                 raise PluginError(
@@ -180,6 +182,24 @@ class PluginKind(Generic[Base]):
             missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
             raise PluginError(f"{reference}: {what} must define {missing}")
         return found
+
+
+def declared(group: str) -> EntryPoints:
+    """Return the entry points of a group that installed packages declare."""
+    return _entry_points(tuple(map(_place_of, sys.path))).select(group=group)
+
+
+@lru_cache(maxsize=1)  # every installed package's are read, and to install one changes the directory that it comes to
+def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001 - what they were read from
+    return entry_points()
+
+
+def _place_of(directory: str) -> tuple[str, int]:
+    """Return a directory, and when something was last added to it or removed."""
+    try:
+        return directory, os.stat(directory or ".").st_mtime_ns
+    except OSError:
+        return directory, 0
 
 
 class PluginDescription(BaseModel):
@@ -259,7 +279,7 @@ def source_of(kind: str, reference: str) -> Path | None:
     if is_path(reference):
         return Path(reference).resolve()
     installed = next(
-        (point.value for point in entry_points(group=f"gymfleet.{plural_of(kind)}", name=reference)), reference
+        (point.value for point in declared(f"gymfleet.{plural_of(kind)}") if point.name == reference), reference
     )
     module, colon, _ = installed.partition(":")
     try:

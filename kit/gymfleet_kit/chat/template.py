@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Final
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -46,11 +46,11 @@ class ChatTemplate:
         """Return the template with more variables set."""
         return ChatTemplate(self.source, self.named_tokens, {**self.switches, **switches}, self._now)
 
-    @cached_property
+    @property
     def variables(self) -> frozenset[str]:
         """The names that the template reads and does not always set itself. Raises UnusableTemplate."""
         try:
-            return frozenset(meta.find_undeclared_variables(_environment().parse(self.source)))
+            return _variables(self.source)
         except TemplateError as error:
             raise UnusableTemplate(f"the chat template is no Jinja program: {error}") from error
 
@@ -62,7 +62,8 @@ class ChatTemplate:
         Raises UnusableTemplate for whatever the template raises.
         """
         try:
-            text = self._program.render(
+            text = _program(self.source).render(
+                strftime_now=self._now.strftime,
                 **self.named_tokens,
                 messages=list(messages),
                 tools=list(tools) or None,
@@ -77,12 +78,6 @@ class ChatTemplate:
             raise UnusableTemplate(f"the chat template makes {len(text)} characters of a conversation")
         return text
 
-    @cached_property
-    def _program(self) -> Template:
-        environment = _environment()
-        environment.globals["strftime_now"] = self._now.strftime
-        return environment.from_string(self.source)
-
 
 class _GenerationBlocks(Extension):
     """Replace `{% generation %}`, which marks an assistant's text for masking, by its content."""
@@ -92,6 +87,17 @@ class _GenerationBlocks(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+# To compile one takes half of a second of some templates, and every way of playing with a model asks for it.
+@lru_cache(maxsize=64)
+def _program(source: str) -> Template:
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=64)
+def _variables(source: str) -> frozenset[str]:
+    return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from gymfleet_cli.main import run
@@ -16,8 +17,17 @@ from tests.fixtures.paths import ROOT
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a plug-in of every kind."""
+    directory = tmp_path_factory.mktemp("made")
+    for kind in KINDS:
+        assert run(["new", kind, f"my_{kind}", "--in", str(directory)]) == 0
+    return directory
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_plug_in_passes_its_own_test(kind: str, tmp_path: Path, capsys: Capture) -> None:
+def test_it_makes_a_plug_in_and_its_test(kind: str, tmp_path: Path, capsys: Capture) -> None:
     assert run(["new", kind, "my_own", "--in", str(tmp_path)]) == 0
 
     assert str(tmp_path / "my_own.py") in capsys.readouterr().out.replace("\n", "")
@@ -27,16 +37,29 @@ def test_the_plug_in_passes_its_own_test(kind: str, tmp_path: Path, capsys: Capt
         assert "CLASS_NAME" not in text
         assert "PLUGIN_NAME" not in text
     assert "class MyOwn" in files[0].read_text()
+
+
+def test_every_plug_in_passes_its_own_test(made: Path) -> None:
+    tests = [str(made / f"test_my_{kind}.py") for kind in KINDS]
+
     tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(files[1])],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(made), "--junit-xml", "ran.xml",
+         *tests],
+        cwd=made, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
     assert tested.returncode == 0, tested.stdout
+    ran = {case.get("classname") for case in ElementTree.parse(made / "ran.xml").iter("testcase")}
+    assert ran == {f"test_my_{kind}" for kind in KINDS}, "each has a test"
+
+
+def test_ruff_finds_nothing_in_them(made: Path) -> None:
     linted = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--ignore", "D,S101,ARG002",
-         *map(str, files)],
+         *map(str, made.glob("*.py"))],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
     assert linted.returncode == 0, linted.stdout
 
 

@@ -23,7 +23,7 @@ OURS = [
 
 def installed(monkeypatch: pytest.MonkeyPatch, kind: Any, *declared: tuple[str, str]) -> None:
     points = [EntryPoint(name, value, f"gymfleet.{kind.name}s") for name, value in declared]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(plugins, "declared", lambda group: [point for point in points if point.group == group])
 
 
 @pytest.mark.parametrize(("make", "kind", "name", "place"), OURS)

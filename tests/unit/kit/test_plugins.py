@@ -1,5 +1,6 @@
 """Plug-ins: found by name, by class and by path; what is wrong with one is said in one line."""
 
+import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -44,7 +45,7 @@ class {name}(Greeter):
 
 def installed(monkeypatch: pytest.MonkeyPatch, *declared: tuple[str, str]) -> None:
     points = [EntryPoint(name, value, "gymfleet.greeters") for name, value in declared]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(plugins, "declared", lambda group: [point for point in points if point.group == group])
 
 
 def test_by_name_by_class_and_by_path(kind: PluginKind[Greeter], tmp_path: Path) -> None:
@@ -64,6 +65,22 @@ def test_by_the_name_that_an_installed_package_declares(
 
     assert kind.names() == ["casual", "formal", "theirs"]
     assert kind.find("theirs").greeting == "other"
+
+
+def test_a_package_that_is_installed_later_is_found(
+    kind: PluginKind[Greeter], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    os.utime(tmp_path, (0, 0))
+    assert kind.names() == ["casual", "formal"]
+    (tmp_path / "their_package.py").write_text(plugin("hello"))
+    information = tmp_path / "their_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: their_package\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[gymfleet.greeters]\ntheirs = their_package:Mine\n")
+
+    assert kind.names() == ["casual", "formal", "theirs"]
+    assert kind.find("theirs").greeting == "hello"
 
 
 def test_names_are_listed_without_an_import(kind: PluginKind[Greeter]) -> None:
