@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import os
 import pkgutil
 import re
 import sys
@@ -197,7 +196,7 @@ def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: 
 def _place_of(directory: str) -> tuple[str, int]:
     """Return a directory, and when something was last added to it or removed."""
     try:
-        return directory, os.stat(directory or ".").st_mtime_ns
+        return directory, Path(directory or ".").stat().st_mtime_ns
     except OSError:
         return directory, 0
 

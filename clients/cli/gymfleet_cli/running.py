@@ -120,7 +120,7 @@ def _gateway_secret(state_dir: Path) -> str:
 
 
 def work_with_services(plan: Plan, work: Work, display: RunDisplay) -> None:
-    """Start the services, build the model, start the engine, carry out the command, stop everything.
+    """Start the services, build a model from scratch, start the engine, carry out the command, stop everything.
 
     Raises `ServiceFailed` or `Interrupted`; every process has ended when this returns or raises.
     """
@@ -137,7 +137,7 @@ def work_with_services(plan: Plan, work: Work, display: RunDisplay) -> None:
     ):
         start_waves(supervisor, [[plan.redis(), *plan.env_servers()], [*plan.gateways(), *plan.rewards()]])
         run_dir = ("--run-dir", str(work.run_dir))
-        if work.build:
+        if work.build and work.recipe.model.scratch is not None:
             with StartDisplay(err, lambda: supervisor.waiting, quiet=True) as building:
                 supervisor.run(plan.trainer("build", work.recipe_file, *run_dir), building.refresh)
         start_waves(supervisor, [plan.rollouts(work.model, "--recipe", work.recipe_file, *run_dir)])

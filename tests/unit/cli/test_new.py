@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from gymfleet_cli.main import run
@@ -43,14 +42,12 @@ def test_every_plug_in_passes_its_own_test(made: Path) -> None:
     tests = [str(made / f"test_my_{kind}.py") for kind in KINDS]
 
     tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(made), "--junit-xml", "ran.xml",
-         *tests],
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", str(made), *tests],
         cwd=made, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert tested.returncode == 0, tested.stdout
-    ran = {case.get("classname") for case in ElementTree.parse(made / "ran.xml").iter("testcase")}
-    assert ran == {f"test_my_{kind}" for kind in KINDS}, "each has a test"
+    assert all(f"test_my_{kind}.py::" in tested.stdout for kind in KINDS), "each has a test"
 
 
 def test_ruff_finds_nothing_in_them(made: Path) -> None:
