@@ -185,12 +185,14 @@ class PluginKind(Generic[Base]):
 
 def declared(group: str) -> EntryPoints:
     """Return the entry points of a group that installed packages declare."""
-    return _entry_points(tuple(map(_place_of, sys.path))).select(group=group)
+    return _entry_points(group, tuple(map(_place_of, sys.path)))
 
 
-@lru_cache(maxsize=1)  # every installed package's are read, and to install one changes the directory that it comes to
-def _entry_points(places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001 - what they were read from
-    return entry_points()
+@lru_cache(
+    maxsize=32
+)  # all installed packages are looked at, and to install one changes the directory that it comes to
+def _entry_points(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001 - where it looks
+    return entry_points(group=group)
 
 
 def _place_of(directory: str) -> tuple[str, int]:

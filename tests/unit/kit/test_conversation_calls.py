@@ -86,9 +86,11 @@ def test_what_is_written_is_what_was_read() -> None:
 def test_the_function_calls_of_before_are_read() -> None:
     old = {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": ""}}
 
-    one = conversation(chat(old, {"role": "function", "name": "weather", "content": "no"}, DRY))
+    record = chat(old, {"role": "function", "name": "weather", "content": "no"}, DRY)
+    one = conversation(record | {"functions": [TOOL["function"]]})
 
     assert one.messages[1].tool_calls == (MadeCall(name="weather"),)
+    assert one.tools == conversation(chat(old, DRY, tools=[TOOL])).tools != ()
     assert (one.messages[2].role, one.messages[2].name) == ("tool", "weather")
 
 

@@ -58,6 +58,47 @@ def test_openai_messages() -> None:
     ]  # fmt: skip
 
 
+def test_a_refusal_is_what_was_said() -> None:
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot."}
+
+    assert made("messages", {"messages": [{"role": "user", "content": "a"}, refused]})[1] == (
+        "assistant", "I cannot.", True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+def test_thoughts_stand_under_any_of_their_names(key: str) -> None:
+    reply = {"role": "assistant", "content": "b", key: "Hm.", "mine": None}
+    record: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}, reply]}
+
+    for given in ("messages", {"use": "messages", "reasoning": "mine"}):
+        assert only(converter_of(given, table="converter").convert(record)).messages[1].reasoning == "Hm."
+    none = converter_of({"use": "messages", "reasoning": ""}, table="converter")
+    assert only(none.convert(record)).messages[1].reasoning == ""
+
+
+@pytest.mark.parametrize(
+    ("use", "chat"),
+    [
+        ("messages", {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),
+        ("sharegpt", {"conversations": [{"from": "human", "value": "a"}, {"from": "chatgpt", "value": "b"}]}),
+    ],
+)
+def test_what_the_system_says_may_stand_beside_the_messages(use: str, chat: dict[str, Any]) -> None:
+    (key,) = chat
+    first = [("system", "Be brief.", False)]
+    then = [("user", "a", False), ("assistant", "b", True)]
+    inside = {"role": "system", "content": "Be brief.", "from": "system", "value": "Be brief."}
+
+    assert made(use, chat | {"system": "Be brief."}) == first + then
+    assert made(use, chat | {"system": None}) == made(use, chat | {"system": ""}) == then
+    assert made(use, {key: [inside, *chat[key]], "system": "Be brief."}) == first + then
+    assert made({"use": use, "system": "told"}, chat | {"told": "Be brief."}) == first + then
+    assert made({"use": use, "system": ""}, chat | {"system": "Be brief."}) == then
+    with pytest.raises(UnusableRecord, match="the first message is the system's too, and says another thing"):
+        made(use, {key: [inside, *chat[key]], "system": "Be long."})
+
+
 def test_agent_flan_is_messages_under_another_key() -> None:
     record: dict[str, Any] = {
         "conversation": [
@@ -290,7 +331,7 @@ def test_a_bad_record_in_the_middle_is_named_by_file_and_line(tmp_path: Path) ->
 
     assert str(caught.value) == (
         f"{path}, line 2: no record for the converter sharegpt: conversations: message 1: from: 'robot' is none of "
-        "system, human, user, gpt, assistant, observation, tool, function_call"
+        "system, human, user, gpt, assistant, observation, tool, function_call, chatgpt, bing, bard"
     )
 
 

@@ -28,7 +28,10 @@ class ChatOptions(ConverterOptions):
     reward: str = "reward"
     """The key of the number that the conversation was worth, likewise."""
     tools_key: str = "tools"
-    """The key of the functions that may be called, likewise: a list, or one as JSON text, of OpenAI's declarations."""
+    """The key of the functions that may be called, likewise: a list, or one as JSON text, of OpenAI's declarations. A
+    record that lacks it may have them under `functions`, as OpenAI had before."""
+    system: str = "system"
+    """The key of what the system says before the messages, likewise, as LLaMA-Factory and Anthropic have it."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
@@ -123,9 +126,24 @@ class KeyedChat(ChatConverter[KeyedT]):
             found["success"] = field(record, options.success, bool)
         if record.get(options.reward) is not None:
             found["reward"] = field(record, options.reward, float)
-        if record.get(options.tools_key) is not None and (tools := declared_in(record[options.tools_key])):
+        declared = record.get(options.tools_key)
+        if declared is None and options.tools_key:
+            declared = record.get("functions")
+        if declared is not None and (tools := declared_in(declared)):
             found["tools"] = tools
         return found
+
+    def _messages(self, record: Mapping[str, JsonValue]) -> Iterator[Message]:
+        messages = list(super()._messages(record))
+        if record.get(self.options.system):
+            said = Message(role="system", content=field(record, self.options.system, str))
+            if not messages or messages[0].role != "system":
+                messages.insert(0, said)
+            elif messages[0] != said:
+                raise UnusableRecord(
+                    f"{self.options.system}: the first message is the system's too, and says another thing"
+                )
+        return iter(messages)
 
     def head(self, given: Conversation) -> dict[str, JsonValue]:
         """Return what has a key."""

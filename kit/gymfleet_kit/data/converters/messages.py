@@ -1,9 +1,9 @@
 """Messages as OpenAI's chat API has them: `{"messages": [{"role": "user", "content": "..."}, ...]}`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from gymfleet_contracts.conversation import Message, Role
+from gymfleet_contracts.conversation import MadeCall, Message, Role
 from gymfleet_contracts.observation import ImageFile
 from pydantic import JsonValue
 
@@ -12,6 +12,8 @@ from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_n
 from gymfleet_kit.data.converters._functions import calls_of, said_calls
 from gymfleet_kit.data.converters._images import parts_of, shown_in
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
+
+_THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
 
 
 class MessagesOptions(ChatOptions):
@@ -24,7 +26,8 @@ class MessagesOptions(ChatOptions):
     content: str = "content"
     """The key of a message's text."""
     reasoning: str = "reasoning_content"
-    """The key of what the assistant thought before a message; "" looks for none."""
+    """The key of what the assistant thought before a message. Messages that lack it are searched for
+    `reasoning_content`, `reasoning` and `thinking`; "" looks for none."""
     tool_calls: Literal["calls", "text"] = "calls"
     """What becomes of calls of functions: `calls` keeps them and what `tools` declares, and the model's chat template
     writes them. `text` writes them behind the message, each in `<tool_call>` as Hermes and Qwen do, and reads them from
@@ -105,12 +108,10 @@ class Messages(KeyedChat[MessagesOptions]):
             return Message(role=role, content=content, images=images)
         calls = calls_of(given)
         as_text = self.options.tool_calls == "text"
-        content = "" if calls and given.get(self.options.content) is None else self._shown(given)[0]
-        thought = given.get(self.options.reasoning) is not None
         return Message(
             role=role,
-            content=content + text_of(calls) if as_text else content,
-            reasoning=field(given, self.options.reasoning, str) if thought else "",
+            content=self._replied(given, calls) + text_of(calls) if as_text else self._replied(given, calls),
+            reasoning=self._thought(given),
             tool_calls=() if as_text else calls,
             learned=_learned(given),
         )
@@ -136,6 +137,22 @@ class Messages(KeyedChat[MessagesOptions]):
         if self.options.tool_calls == "text":
             found.pop("tools", None)
         return found
+
+    def _replied(self, given: Mapping[str, JsonValue], calls: tuple[MadeCall, ...]) -> str:
+        """Return the text of the assistant's message; OpenAI has that of a refusal in its own place."""
+        if given.get(self.options.content) in (None, ""):
+            if given.get("refusal"):
+                return field(given, "refusal", str)
+            if calls:
+                return ""
+        return self._shown(given)[0]
+
+    def _thought(self, given: Mapping[str, JsonValue]) -> str:
+        if not self.options.reasoning:
+            return ""
+        keys = (key for key in (self.options.reasoning, *_THOUGHTS) if given.get(key) is not None)
+        key = next(keys, "")
+        return field(given, key, str) if key else ""
 
     def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
         parts = given.get(self.options.content)

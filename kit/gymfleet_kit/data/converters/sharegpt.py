@@ -30,7 +30,8 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
     Options = ShareGptOptions
     roles: ClassVar[Mapping[str, Role]] = {
         "system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-        "observation": "tool", "tool": "tool", "function_call": "assistant",
+        "observation": "tool", "tool": "tool", "function_call": "assistant", "chatgpt": "assistant",
+        "bing": "assistant", "bard": "assistant",
     }  # fmt: skip
     names: ClassVar[Mapping[Role, str]] = {
         "system": "system", "user": "human", "assistant": "gpt", "tool": "observation",
