@@ -134,9 +134,24 @@ def test_preferences_with_and_without_a_prompt(record: dict[str, Any], sizes: tu
     assert one.chosen[-1] == message("assistant", "a")
 
 
+def test_transcripts_are_messages() -> None:
+    before = "\n\nHuman: q\n\nAssistant: Well,\n\nfirst:\n\nHuman: And then?"
+
+    one = converted("trl", {"chosen": f"{before}\n\nAssistant: a ", "rejected": f"{before}\n\nAssistant:"})
+
+    assert isinstance(one, Preference)
+    assert one.prompt == (message("user", "q"), message("assistant", "Well,\n\nfirst:"), message("user", "And then?"))
+    assert (one.chosen, one.rejected) == ((message("assistant", "a"),), (message("assistant", ""),))
+
+
 @pytest.mark.parametrize(
     ("record", "told"),
     [
+        ({"chosen": "q a", "rejected": "q b"}, "chosen: a text that begins with no `Human:`, and there is no prompt"),
+        (
+            {"prompt": "q", "chosen": [FIRST | {"thinking": "Hm."}], "rejected": "b"},
+            "chosen: message 1: thinking: only conversations have thoughts apart",
+        ),
         ({"chosen": [FIRST], "rejected": [SECOND]}, "prompt: it is missing, and chosen and rejected do not begin with"),
         ({"prompt": "q", "chosen": "a", "rejected": "a"}, "chosen and rejected say the same"),
         ({"prompt": "q", "chosen": [ASKED], "rejected": "b"}, "chosen: its first message is of 'user'"),

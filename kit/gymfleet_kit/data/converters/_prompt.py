@@ -1,13 +1,16 @@
 """Lists of messages that are all there is: prompts and the replies of preferences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gymfleet_contracts.conversation import Message
 from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
 from gymfleet_kit.data.converter import UnusableRecord, field
+
+THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
+"""The keys under which messages of somebody's have what the assistant thought."""
 
 
 def prompt_in(record: Mapping[str, JsonValue], name: str = "prompt") -> tuple[Message, ...]:
@@ -35,6 +38,8 @@ def _messages(given: Sequence[Any], name: str) -> Iterator[Message]:
             raise UnusableRecord(f"{name}: message {number} is no object")
         if one.get("tool_calls"):
             raise UnusableRecord(f"{name}: message {number}: tool_calls: only conversations have calls of functions")
+        if thought := next((key for key in THOUGHTS if one.get(key)), None):
+            raise UnusableRecord(f"{name}: message {number}: {thought}: only conversations have thoughts apart")
         try:
             yield Message(role=field(one, "role", str), content=field(one, "content", str))  # type: ignore[arg-type]
         except (UnusableRecord, ValidationError) as error:

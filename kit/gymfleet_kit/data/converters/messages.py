@@ -1,7 +1,7 @@
 """Messages as OpenAI's chat API has them: `{"messages": [{"role": "user", "content": "..."}, ...]}`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 from gymfleet_contracts.conversation import MadeCall, Message, Role
 from gymfleet_contracts.observation import ImageFile
@@ -11,9 +11,8 @@ from gymfleet_kit.data.converter import UnusableRecord, field
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_no_calls
 from gymfleet_kit.data.converters._functions import calls_of, said_calls
 from gymfleet_kit.data.converters._images import parts_of, shown_in
+from gymfleet_kit.data.converters._prompt import THOUGHTS
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
-
-_THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
 
 
 class MessagesOptions(ChatOptions):
@@ -150,7 +149,7 @@ class Messages(KeyedChat[MessagesOptions]):
     def _thought(self, given: Mapping[str, JsonValue]) -> str:
         if not self.options.reasoning:
             return ""
-        keys = (key for key in (self.options.reasoning, *_THOUGHTS) if given.get(key) is not None)
+        keys = (key for key in (self.options.reasoning, *THOUGHTS) if given.get(key) is not None)
         key = next(keys, "")
         return field(given, key, str) if key else ""
 

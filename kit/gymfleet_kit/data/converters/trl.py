@@ -1,7 +1,8 @@
 """TRL's preference sets: `prompt`, `chosen` and `rejected`."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from gymfleet_contracts.conversation import Message
 from gymfleet_contracts.data_records import DataRecord, Preference, form_of
@@ -10,13 +11,18 @@ from pydantic import JsonValue
 from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written
 from gymfleet_kit.data.converters._prompt import messages_in, prompt_in, prompt_of
 
+_SPEAKER: Final = re.compile(r"(?:\A|\n)\n(Human|Assistant): ?")
+
 
 class TrlOptions(ConverterOptions):
     """None of its own."""
 
 
 class Trl(Converter[TrlOptions]):
-    """TRL's preferences: messages or texts, with a prompt, or with one that both replies begin with."""
+    """TRL's preferences: messages or texts, with a prompt, or with one that both replies begin with.
+
+    Texts without a prompt are transcripts, as HH-RLHF has them: `Human:` and `Assistant:`, each after an empty line.
+    """
 
     Options = TrlOptions
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = (
@@ -30,15 +36,21 @@ class Trl(Converter[TrlOptions]):
             "rejected": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "3"}],
         },
         {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
+        {
+            "chosen": "\n\nHuman: How are you?\n\nAssistant: Well.",
+            "rejected": "\n\nHuman: How are you?\n\nAssistant: No.",
+        },
     )
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the preference."""
-        chosen, rejected = messages_in(record, "chosen", "assistant"), messages_in(record, "rejected", "assistant")
-        prompt = prompt_in(record) if record.get("prompt") is not None else _shared(chosen, rejected)
-        if record.get("prompt") is None:
-            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
-        yield Preference(prompt=prompt, chosen=chosen, rejected=rejected)
+        if record.get("prompt") is not None:
+            chosen, rejected = messages_in(record, "chosen", "assistant"), messages_in(record, "rejected", "assistant")
+            yield Preference(prompt=prompt_in(record), chosen=chosen, rejected=rejected)
+            return
+        chosen, rejected = _whole(record, "chosen"), _whole(record, "rejected")
+        prompt = _shared(chosen, rejected)
+        yield Preference(prompt=prompt, chosen=chosen[len(prompt) :], rejected=rejected[len(prompt) :])
 
     def write(self, one: DataRecord) -> Written:
         """Return a preference with messages and a prompt."""
@@ -49,6 +61,20 @@ class Trl(Converter[TrlOptions]):
             for name, part in (("prompt", one.prompt), ("chosen", one.chosen), ("rejected", one.rejected))
         }
         return Written(record, frozenset({"task"} if one.task else ()))
+
+
+def _whole(record: Mapping[str, JsonValue], name: str) -> tuple[Message, ...]:
+    """Return the messages of a field that begins with the prompt."""
+    text = record.get(name)
+    if not isinstance(text, str):
+        return messages_in(record, name, "assistant")
+    before, *parts = _SPEAKER.split(text)
+    if before or not parts:
+        raise UnusableRecord(f"{name}: a text that begins with no `Human:`, and there is no prompt")
+    said = zip(parts[::2], parts[1::2], strict=True)
+    return tuple(
+        Message(role="user" if speaker == "Human" else "assistant", content=words.strip()) for speaker, words in said
+    )
 
 
 def _shared(chosen: tuple[Message, ...], rejected: tuple[Message, ...]) -> tuple[Message, ...]:
