@@ -15,6 +15,12 @@ CHUNK_BYTES: Final = 1 << 22
 MAX_RECORD_BYTES: Final = 1 << 24
 _BLOCK_BYTES: Final = 1 << 20
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_COMPRESSED: Final = {
+    b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2",
+    b"PK\x03\x04": "unzip",
+}  # fmt: skip
+"""What compressed files begin with, and what unpacks them."""
+_HEAD_BYTES: Final = max(map(len, _COMPRESSED))
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 TABLE: Final = ".parquet"
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
@@ -81,10 +87,12 @@ def require_tables(path: Path) -> None:
 
 
 def _begin(path: Path, file: IO[bytes]) -> int:
-    head = file.read(len(_BYTE_ORDER_MARK))
+    head = file.read(_HEAD_BYTES)
+    if unpack := next((command for mark, command in _COMPRESSED.items() if head.startswith(mark)), None):
+        raise DataError(f"{path} is compressed: unpack it first, with {unpack}")
     if head.startswith(_UTF16):
         raise DataError(f"{path}, line 1: byte 1 is no UTF-8 but UTF-16; save the file as UTF-8")
-    return len(_BYTE_ORDER_MARK) if head == _BYTE_ORDER_MARK else 0
+    return len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
 
 
 def _of_lines(path: Path, file: IO[bytes], start: Position) -> Iterator[Chunk]:
