@@ -9,7 +9,7 @@ from typing import Any, Final
 from gymfleet_contracts.recipe import Recipe, load_recipe
 
 RECIPES: Final = Path(__file__).parents[1] / "recipes" / "methods"
-METHODS: Final = ("grpo", "dapo", "rejection_sampling", "expert_iteration")
+METHODS: Final = ("grpo", "dapo", "rejection_sampling", "expert_iteration", "go_explore")
 SHOWN: Final = "medium"
 """The level of the demonstrations that the start has imitated."""
 CANDIDATES: Final = ("medium", "hard")

@@ -27,7 +27,7 @@ _LEARNED_LEGEND: Final = (
     "seeds' Wilson intervals at 95 %. Steps, tokens and seconds are means; the seconds of runs that share a machine "
     "say little."
 )
-_OURS: Final = "expert_iteration"
+_SEARCH: Final = ("expert_iteration", "go_explore")
 
 
 def search_section(results: Path = RESULTS) -> str:
@@ -62,16 +62,22 @@ def learned_section(results: Path = RESULTS) -> str:
         )  # fmt: skip
         lines.append(f"| {' | '.join(shown)} |")
     origin = f"{document['hardware']}, commit {document['commit']}, `{document['command']}`."
-    verdicts = [_verdict(name, ends(runs[_OURS]), ends(own)) for name, own in runs.items() if name != _OURS]
+    verdicts = [
+        f"- `{ours}` is {_verdict(name, ends(runs[ours]), ends(own))}"
+        for ours in _SEARCH
+        if ours in runs
+        for name, own in runs.items()
+        if name != ours
+    ]
     return "\n\n".join([origin, _LEARNED_LEGEND, "\n".join(lines), "\n".join(verdicts)])
 
 
 def _verdict(name: str, ours: tuple[float, float], theirs: tuple[float, float]) -> str:
     if ours[0] > theirs[1]:
-        return f"- Above `{name}`: the intervals do not overlap."
+        return f"above `{name}`: the intervals do not overlap."
     if ours[1] < theirs[0]:
-        return f"- Below `{name}`: the intervals do not overlap."
-    return f"- Not told apart from `{name}`: the intervals overlap."
+        return f"below `{name}`: the intervals do not overlap."
+    return f"not told apart from `{name}`: the intervals overlap."
 
 
 def _table(runs: Sequence[Measured]) -> str:

@@ -296,6 +296,14 @@ class Recipe(WireModel):
                 "[reward]"
             )
 
+    def measures_by(self, facts: StrategyFacts, table: str, strategy: str) -> None:
+        """Raise `RecipeError` if a measurement would be of a strategy that does not ask the policy."""
+        if facts.expert:
+            raise RecipeError(
+                f"{table}: {strategy} writes the replies or has the expert write them, and a measurement is of the "
+                "policy: give a strategy that asks it"
+            )
+
     def rejects_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:
         """Raise `RecipeError` if what was rejected is asked of a strategy that tries nothing else than it hands in."""
         if facts.by_sample:

@@ -230,8 +230,8 @@ class StrategySection(WireModel):
 
     use: StrategyName = "independent"
     """independent, forks, tree_sampling, greedy_baseline, masked, ranked, one that searches (best_of_n,
-    self_consistency, reflexion, beam, tree_of_thoughts, graph_of_thoughts, dfsdt, mcts, plan_and_execute), or one of
-    your own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
+    self_consistency, reflexion, beam, tree_of_thoughts, graph_of_thoughts, dfsdt, mcts, go_explore, plan_and_execute),
+    or one of your own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -261,6 +261,8 @@ class StrategyFacts(WireModel):
     """It cannot do without forks of sessions: environments that have none are refused before anything is played."""
     values: bool = False
     """Its turns say what the states are worth in which they were played."""
+    state_keys: bool = False
+    """It tells states apart by the environment's keys, which cost time at each step."""
 
 
 class RolloutSection(WireModel):

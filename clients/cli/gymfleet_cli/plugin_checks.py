@@ -121,6 +121,8 @@ def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -
     if kind == "strategy":
         plays = StrategyFacts.model_validate(known[use.plugin].facts)
         recipe.evaluates_for(plays, use.key, reference)
+        if stage.kind == "measure":
+            recipe.measures_by(plays, use.key, reference)
         if stage.options.get("rejected"):
             recipe.rejects_for(plays, stage.table, reference)
     if kind != "algorithm":

@@ -46,6 +46,8 @@ class Play:
     def __init__(
         self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending, facts: StrategyFacts
     ) -> None:
+        if facts.state_keys:
+            group = group.model_copy(update={"task": group.task.model_copy(update={"state_keys": True})})
         self._facts = facts
         self._parts = parts
         self.group = group

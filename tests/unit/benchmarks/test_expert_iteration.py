@@ -100,7 +100,10 @@ def test_intervals_are_wide_enough_for_every_seed(tmp_path: Path) -> None:
     assert found["expert_iteration: highest upper end of the intervals"] == 0.46
 
     assert "Nothing is published yet" in learned_section(tmp_path)
-    for runs, told in ((FOUND, "Above `grpo`"), ([replace(FOUND[2], interval=(0, 0.05)), FOUND[0]], "Below `grpo`")):
+    for runs, told in (
+        (FOUND, "above `grpo`"),
+        ([replace(FOUND[2], interval=(0, 0.05)), FOUND[0]], "below `grpo`"),
+    ):
         document = {"hardware": "h", "commit": "c", "command": "x", "runs": [asdict(run) for run in runs]}
         (tmp_path / "expert_iteration.json").write_text(json.dumps(document), encoding="utf-8")
         assert told in learned_section(tmp_path)
@@ -108,5 +111,5 @@ def test_intervals_are_wide_enough_for_every_seed(tmp_path: Path) -> None:
         json.dumps({**document, "runs": [asdict(run) for run in FOUND]}), encoding="utf-8"
     )
     section = learned_section(tmp_path)
-    assert "- Not told apart from `dapo`" in section
+    assert "- `expert_iteration` is not told apart from `dapo`" in section
     assert "| `expert_iteration` | 3.0 % | 35.0 % | 25.0 % to 46.0 % | 30.0 %, 40.0 % | 5,250 | 100 | 1 |" in section

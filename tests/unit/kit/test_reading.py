@@ -45,12 +45,8 @@ def test_records_in_their_order(tmp_path: Path, name: str, content: bytes) -> No
         pytest.param("x.jsonl", b'{"a": 1}\n{"b"}\n', r", line 2: no JSON: Expecting ':' [^;]*$", id="no JSON"),
         pytest.param("x.jsonl", b'{"a": 1}\n[1]\n', r", line 2: a record is an object, in \{\}$", id="no object"),
         pytest.param("x.jsonl", b'{"a": "\xe9"}\n', r", line 1: byte 8 is no UTF-8; save the file", id="Latin-1"),
-        pytest.param(
-            "x.jsonl.gz", gzip.compress(b'{"a": 1}\n'), " is compressed: .* with gunzip$", id="gzip"
-        ),
-        pytest.param(
-            "x.json", bz2.compress(b'[{"a": 1}]'), " is compressed: .* with bunzip2$", id="bzip2"
-        ),
+        pytest.param("x.jsonl.gz", gzip.compress(b'{"a": 1}\n'), " is compressed: .* with gunzip$", id="gzip"),
+        pytest.param("x.json", bz2.compress(b'[{"a": 1}]'), " is compressed: .* with bunzip2$", id="bzip2"),
         pytest.param("x.jsonl", '{"a": 1}\n'.encode("utf-16"), r", line 1: byte 1 is no UTF-8", id="UTF-16"),
         pytest.param("x.jsonl", b'{"a": NaN}\n', r", line 1: no JSON: NaN is no number of JSON$", id="NaN"),
         pytest.param("x.jsonl", b"[" * 100_000 + b"\n", r", line 1: (nested too deeply|no JSON)", id="deep"),

@@ -1,0 +1,114 @@
+"""Go-Explore: first return, then explore (Ecoffet et al., arXiv:1901.10995 and Nature 590, 2021)."""
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Annotated
+
+from gymfleet_contracts.numbers import NUMBER
+from pydantic import Field
+
+from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
+
+
+class GoExploreOptions(StrategyOptions):
+    """How long it looks."""
+
+    explorations: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 64
+    """Times that it returns to a state and explores from there, for each episode that was asked for."""
+    actions: Annotated[int, Field(ge=1, le=1_000), NUMBER] = 4
+    """Actions of an exploration, at most."""
+    enough: Annotated[float, NUMBER] | None = 1.0
+    """It is over when so many episodes as were asked for have this value; without it, when all explorations are
+    made."""
+
+
+@dataclass(slots=True, eq=False)
+class _Cell:
+    """A state, at the end of the shortest way to it that is known."""
+
+    node: Node
+    seen: int = 0
+    """How often it was returned to, or come by."""
+
+
+class GoExplore(Strategy[GoExploreOptions]):
+    """It goes back to states that were seldom seen and acts at random from there; the best episodes are handed in.
+
+    The policy is not asked: actions are drawn from those that the environment lists, and the replies are written in the
+    group's format, without a thought, to be imitated. States are told apart by the environment's keys, or else by their
+    observations. One that was seen n times is chosen with a weight of 1 / sqrt(n + 1). Of two ways to a state the
+    shorter is kept and gone on from, so that what is handed in has no detours that come back to where they began.
+    """
+
+    Options = GoExploreOptions
+    facts = StrategyFacts(expert=True, evaluates=True, forks=True, state_keys=True)
+
+    def __init__(self, options: GoExploreOptions) -> None:
+        super().__init__(options)
+        self._cells: dict[str, _Cell] = {}
+        """By key. Their nodes are forked and never played on."""
+        self._ended: dict[Node, float] = {}
+
+    async def play(self, ctx: PlayContext) -> None:
+        """Explore for the whole group."""
+        root = newest = await ctx.open()
+        self._cells[_key(root)] = _Cell(root)
+        draw = random.Random(f"{ctx.group.sampling.seed}/{ctx.group.group_id}")
+        wanted = len(ctx.group.wanted)
+        try:
+            for _ in range(self.options.explorations * wanted):
+                newest = await self._explored(ctx, self._returned_to(draw), draw)
+                if self._num_good() >= wanted:
+                    break
+        except BudgetSpent:
+            pass
+        best = sorted(self._ended, key=lambda leaf: (-self._ended[leaf], leaf.depth))[:wanted]
+        for leaf in best or [newest]:
+            ctx.export(leaf, selected=True)
+
+    def _num_good(self) -> int:
+        enough = self.options.enough
+        return 0 if enough is None else sum(value >= enough for value in self._ended.values())
+
+    def _returned_to(self, draw: random.Random) -> _Cell:
+        cells = [*self._cells.values()]
+        (cell,) = draw.choices(cells, [1 / math.sqrt(cell.seen + 1) for cell in cells])
+        cell.seen += 1
+        return cell
+
+    async def _explored(self, ctx: PlayContext, cell: _Cell, draw: random.Random) -> Node:
+        """Return where an exploration came to."""
+        ctx.note(cell.node, visits=cell.seen)
+        node = cell.node
+        for _ in range(self.options.actions):
+            (fork,) = await ctx.fork(node)
+            possible = await ctx.admissible(fork)
+            if possible is None:
+                ctx.count("states whose actions are not listed")
+            reply = ctx.write(fork, "", draw.choice(possible)) if possible else None
+            if reply is None:
+                await ctx.release(fork)
+                return fork
+            reached = await ctx.act(fork, reply)
+            if reached.over:
+                (self._ended[reached],) = await ctx.evaluate([reached])
+                await ctx.release(reached)
+                return reached
+            node = await self._shortest(ctx, reached)
+        return node
+
+    async def _shortest(self, ctx: PlayContext, node: Node) -> Node:
+        """Return the node of the same state that fewest turns lead to, and keep it."""
+        known = self._cells.setdefault(_key(node), _Cell(node))
+        known.seen += 1
+        if known.node is not node:
+            longer = node
+            if node.depth < known.node.depth:
+                known.node, longer = node, known.node
+            await ctx.release(longer)
+        return known.node
+
+
+def _key(node: Node) -> str:
+    return node.observation if node.state_key is None else node.state_key
