@@ -5,8 +5,9 @@ stop after as many environment steps: those of groups that were redrawn, of repl
 that of 400 held-out tasks; `--tune` measures on the validation split, by which alone settings are chosen.
 
 A run that is finished is not run again, and one that was interrupted is resumed. With `--publish`, what is published
-already, by the same recipe to the letter, is not run again either: several days may do a part each. The recipes must be
-committed before: each run carries the commit of its recipe. docs/methods.md says how to read the figures.
+already, by the same recipe to the letter, is not run again either, and what is not complete is kept in `results/begun`
+until it is: several days may do a part each. The recipes must be committed before: each run carries the commit of its
+recipe. docs/methods.md says how to read the figures.
 
 With `--at-once 2` two runs share the machine, each with half of its processors and twice the time; what they print goes
 to a `.log` beside their directories. Their seconds compare with each other, not with those of runs that had all of it.
@@ -64,6 +65,8 @@ SHARES: Final[Mapping[str, float]] = {"intro": 1.0, "maze": 2.4, "textcraft": 2.
 CHOSEN: Final = ("grpo", "dapo", "rloo", "ppo", "gspo", "monte_carlo", "iterative_dpo", "agent_evol")
 """Named before any was run: those of the settings behind the first."""
 SEEDS: Final = (0, 1, 2)
+BEGUN: Final = RESULTS / "begun"
+"""Runs that are to be published once the others are there."""
 SHORT: Final = ("grpo", "rloo", "ppo", "raft")
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["grpo"], "share": 0.002, "eval_tasks": 16, "every": 0,
@@ -139,9 +142,11 @@ def main() -> None:
         parser.error(f"--only {', '.join(unknown)}: there are {', '.join(known)}")
     if arguments.publish and (changed := uncommitted()):
         parser.error(f"{changed} is not committed: settings are fixed before anything is run")
-    chosen = arguments.only or [name for name in known if arguments.setting == "intro" or name in CHOSEN]
+    every = [name for name in known if arguments.setting == "intro" or name in CHOSEN]
+    chosen = arguments.only or every
     title = "methods" if arguments.setting == "intro" else f"methods-{arguments.setting}"
-    runs = published(RESULTS / f"{title}.json") if arguments.publish else []
+    begun = BEGUN / f"{title}.json"
+    runs = published(RESULTS / f"{title}.json", begun) if arguments.publish else []
     done = {(run.method, run.seed) for run in runs}
     left = [(seed, name) for seed in arguments.seeds for name in chosen if (name, seed) not in done]
     failed: list[str] = []
@@ -164,15 +169,34 @@ def main() -> None:
         on_processors(run_one, left, arguments.at_once)
     finally:  # Ctrl-C leaves what was finished
         figures = [*rows(runs), Row.of("runs that failed", len(failed), "runs")]
+        missing = {(name, seed) for name in every for seed in SEEDS} - {(run.method, run.seed) for run in runs}
+        if arguments.publish and missing:
+            keep(runs, begun)
+            print(
+                f"{len(runs)} runs are there, kept in {begun}; {len(missing)} are missing, and then all are published"
+            )
+            arguments.publish = False
+        elif arguments.publish:
+            begun.unlink(missing_ok=True)
         record(title, figures, arguments, [asdict(run) for run in runs])
 
 
-def published(path: Path) -> list[Run]:
-    """Return the runs of a file of results whose recipes have not changed since."""
-    if not path.is_file():
-        return []
-    runs = [_run(fields) for fields in json.loads(path.read_text(encoding="utf-8")).get("runs", [])]
-    return [run for run in runs if run.recipe == _recipe_of(run.method)]
+def published(*paths: Path) -> list[Run]:
+    """Return the runs of files of results whose recipes have not changed since; of one run that of the first file."""
+    found: dict[tuple[str, int], Run] = {}
+    for path in paths:
+        if path.is_file():
+            for fields in json.loads(path.read_text(encoding="utf-8")).get("runs", []):
+                run = _run(fields)
+                if run.recipe == _recipe_of(run.method):
+                    found.setdefault((run.method, run.seed), run)
+    return [*found.values()]
+
+
+def keep(runs: Sequence[Run], path: Path) -> None:
+    """Write runs that are not published yet."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
 
 
 def _run(fields: Mapping[str, Any]) -> Run:

@@ -18,6 +18,7 @@ from benchmarks.bench_methods import (
     Run,
     _of_the_environment,
     _recipe_of,
+    keep,
     methods,
     on_processors,
     published,
@@ -143,6 +144,11 @@ def test_published_runs_count_as_long_as_their_recipes_have_not_changed(tmp_path
     path.write_text(json.dumps({"runs": [asdict(one) for one in runs]}), encoding="utf-8")
 
     assert published(path) == runs[:1]
+
+    begun = tmp_path / "begun" / "methods.json"
+    others = [run("grpo", 0, 0.9, _recipe_of("grpo")), run("grpo", 1, 0.6, _recipe_of("grpo"))]
+    keep(others, begun)
+    assert published(path, begun) == [runs[0], others[1]], "what is published counts first"
 
 
 def test_the_figures_of_a_method_are_those_of_its_seeds_and_methods_are_not_ranked() -> None:
