@@ -83,6 +83,7 @@ def http(maze_fleet: Fleet) -> Iterator[httpx.Client]:
         ("graph_of_thoughts", {}),
         ("dfsdt", {}),
         ("mcts", {"simulations": 6}),
+        ("go_explore", {"explorations": 8}),
         ("plan_and_execute", {"every": 3}),
     ],
 )
@@ -105,7 +106,7 @@ def test_it_plays_within_its_budget(http: httpx.Client, use: str, options: dict[
     ended = [node.value for node in tree.nodes if node.ended is not None and node.value is not None]
     handed_in = [node for node in tree.nodes if node.samples]
     assert sum(len(node.samples) for node in handed_in) == len(trajectories)
-    if use in ("best_of_n", "beam", "mcts") and ended:
+    if use in ("best_of_n", "beam", "mcts", "go_explore") and ended:
         assert max(ended) in [node.value for node in handed_in]
 
 
@@ -183,23 +184,26 @@ def test_three_things_are_learned_from_one_search(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "use", "few"), [("expert_iteration", "mcts", {"simulations": 2}), ("go_explore", "go_explore", {})]
+)
 def test_the_shipped_loop_of_searching_and_imitating(
-    http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+    http: httpx.Client, maze_fleet: Fleet, tiny_model: Path, tmp_path: Path, name: str, use: str, few: dict[str, int]
 ) -> None:
-    loop = loop_of("expert_iteration")
+    loop = loop_of(name)
     (collect, *_) = loop["stages"]
-    collect["strategy"]["simulations"] = 2
+    collect["strategy"] |= few
     run = TrainerRun(
         maze_fleet, tmp_path, tiny_model, steps=1, sft=stages(loop), more=EVALUATOR,
         settings={"ROLLOUT_URL": str(http.base_url)},
     )  # fmt: skip
 
-    until(run, "expert_iteration1.sft")
+    until(run, f"{name}1.sft")
 
-    (path,) = run.run_dir.rglob("trajectories/expert_iteration1.filter.jsonl")
+    (path,) = run.run_dir.rglob(f"trajectories/{name}1.filter.jsonl")
     kept = [ScoredTrajectory.model_validate_json(line).trajectory for line in path.read_bytes().splitlines()]
     assert kept
-    assert all(one.selected and one.strategy == "mcts" for one in kept)
+    assert all(one.selected and one.strategy == use for one in kept)
     (imitated,) = run.metrics("sft_epoch")
-    assert imitated["stage"] == "expert_iteration1.sft"
+    assert imitated["stage"] == f"{name}1.sft"
     assert imitated["tokens"] == sum(one.num_response_tokens for one in kept)

@@ -175,6 +175,16 @@ def test_what_was_rejected_is_asked_of_strategies_that_search() -> None:
         check_plugins(collecting("ranked"))
 
 
+def test_what_asks_no_policy_measures_none() -> None:
+    def playing(kind: str) -> Recipe:
+        stages = [{"kind": kind, "name": "it", "strategy": "go_explore", "num_tasks": 4}]
+        return make_recipe(rl=None, stages=stages, rollout={"evaluator": {"goal": {}}})
+
+    check_plugins(playing("collect"))
+    with pytest.raises(RecipeError, match=r"^stages\.it\.strategy: go_explore writes .* is of the policy: "):
+        check_plugins(playing("measure"))
+
+
 def test_trees_are_compared_with_some_weight() -> None:
     rl = {"algorithm": "tree_grpo", "group_size": 2, "intra_weight": 0.0}
 
