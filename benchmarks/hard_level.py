@@ -34,6 +34,8 @@ MEASURED: Final[Mapping[str, Sampled]] = {
     "hard": Sampled(num_tasks=32, samples=64, one=6 / 2048, any=3 / 32),
 }
 """By level, as `--choose` shows it with seed 0."""
+_MOST_EPISODES: Final = 8_000
+"""Of a stage: a run holds no more."""
 CHOSEN: Final = "medium"
 """Fixed by MEASURED before any method was run: the first candidate of whose episodes 1 to 5 % are solved, in whole per
 cent. That of 64 episodes any is solved is so for 22 % and 9 % of the tasks: by that reading neither level is in this
@@ -64,7 +66,9 @@ def method(name: str, model: Path, arguments: argparse.Namespace) -> Recipe:
         for inner in stage.get("stages", ()):
             if inner["kind"] == "collect":
                 share = arguments.env_steps // stage["repeat"]
-                inner |= {"num_tasks": share, "max_env_steps": share}  # steps run out first: a task takes one or more
+                # Steps run out first, where an episode takes one or more.
+                tasks = min(share, _MOST_EPISODES // int(inner.get("samples_per_task", 1)))
+                inner |= {"num_tasks": tasks, "max_env_steps": share}
     split = "validation" if arguments.tune else "test"
     return _played({**document, "model": {"path": str(model)}}, arguments.level, split)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_trainer.run.plan import stages_of
 
 from benchmarks.bench_expert_iteration import Run, rows, run_of, sampled
 from benchmarks.hard_level import (
@@ -41,7 +42,11 @@ def test_methods_take_as_many_steps(name: str) -> None:
     assert measured == {"before": 7, "after": 7}
     played = [stage.options for stage in recipe.plan() if stage.kind in ("collect", "reinforce")]
     assert sum(one["max_env_steps"] for one in played) == 6000
-    assert all(one["num_tasks"] >= one["max_env_steps"] for one in played if "num_tasks" in one), "steps run out first"
+    collected = [one for one in played if "num_tasks" in one]
+    assert all(one["num_tasks"] * one.get("samples_per_task", 1) >= one["max_env_steps"] for one in collected), (
+        "steps run out first"
+    )
+    assert stages_of(recipe), "a run of it can begin"
 
 
 def test_settings_are_tuned_on_the_validation_split() -> None:
