@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from gymfleet_contracts.rollout import Budget
+from gymfleet_contracts.rollout import Budget, Sampling
 from gymfleet_contracts.session import (
     AdmissibleActions,
     Capabilities,
@@ -152,12 +152,30 @@ async def test_exploration_ends_with_enough_and_with_the_budget() -> None:
     assert not found.success
 
 
-async def test_the_same_seed_explores_in_the_same_way() -> None:
-    one, same, other = Explored(), Explored(), Explored()
+@pytest.mark.parametrize(
+    ("changes", "alike"),
+    [
+        ({}, True),
+        ({"run_id": "another"}, True),
+        ({"group_id": "another"}, False),
+        ({"sampling": Sampling(seed=2)}, False),
+        ({"sampling": Sampling()}, False),
+    ],
+)
+async def test_the_same_seed_explores_in_the_same_way(changes: dict[str, Any], alike: bool) -> None:
+    one, other = Explored(), Explored()
 
     await one.play()
-    await same.play()
-    await other.play(group_id="another")
+    await other.play(**changes)
+
+    assert (one.door.actions == other.door.actions) == alike
+
+
+async def test_without_a_seed_every_run_explores_in_its_own_way() -> None:
+    one, same, other = Explored(), Explored(), Explored()
+
+    for played, run_id in ((one, "run"), (same, "run"), (other, "another")):
+        await played.play(sampling=Sampling(), run_id=run_id)
 
     assert one.door.actions == same.door.actions != other.door.actions
 

@@ -54,7 +54,8 @@ class GoExplore(Strategy[GoExploreOptions]):
         """Explore for the whole group."""
         root = newest = await ctx.open()
         self._cells[_key(root)] = _Cell(root)
-        draw = random.Random(f"{ctx.group.sampling.seed}/{ctx.group.group_id}")
+        seed = ctx.group.run_id if ctx.group.sampling.seed is None else ctx.group.sampling.seed
+        draw = random.Random(f"{seed}/{ctx.group.group_id}")
         wanted = len(ctx.group.wanted)
         try:
             for _ in range(self.options.explorations * wanted):
