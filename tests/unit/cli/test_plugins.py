@@ -445,7 +445,7 @@ def test_what_an_environment_has_of_its_own_is_checked(env: dict[str, Any], reas
         ),
         (
             [{"kind": "sft", "data": "x.jsonl", "converter": {"use": "sharegpt", "kee": "x"}}],
-            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: id, success, reward, tools_key, key$",
+            r"^stages\.sft\.converter\.kee: unknown; sharegpt knows: id, success, reward, tools_key, system, key$",
         ),
         (
             [{"kind": "filter", "data": "x.jsonl", "converter": "sharegbt"}],
