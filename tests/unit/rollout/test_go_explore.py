@@ -1,6 +1,6 @@
 """Go-Explore: where it goes back to, what it keeps of a state, and what it hands in."""
 
-from collections import Counter
+import random
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from gymfleet_contracts.session import (
 from gymfleet_contracts.trajectory import EXPERT
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.player import Player
+from gymfleet_rollout.strategies.go_explore import GoExplore, GoExploreOptions, _Cell
 from gymfleet_rollout.strategy_checks import examine
 
 from tests.fixtures.searches import Path, Played, actions
@@ -25,14 +26,20 @@ from tests.unit.rollout.test_episode import CHAT, SPEC, Door, ScriptedPolicy
 GOAL = 4
 
 
+def moved(place: int, action: str) -> int:
+    """Where an action leads: the line has a short cut from its first place to its third."""
+    if action == "jump":
+        return 2 if place == 0 else place
+    return max(0, place + {"up": 1, "down": -1, "wait": 0}[action])
+
+
 class Line(Door):
-    """A line of places: `up` and `down` move, `wait` does not; the far end is the goal, and places have keys."""
+    """A line of places, which have keys; the far end is the goal."""
 
     def __init__(self, *, listed: bool = True) -> None:
         super().__init__()
         self.places: dict[str, int] = {}
         self.listed = listed
-        self.asked = Counter[int]()
 
     async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Session:
         assert request.state_keys
@@ -48,7 +55,7 @@ class Line(Door):
         return children
 
     async def step(self, session_id: str, index: int, action: str, *, timeout_s: float = 0) -> StepResult:
-        place = max(0, self.places[session_id] + {"up": 1, "down": -1, "wait": 0}[action])
+        place = moved(self.places[session_id], action)
         self.places[session_id] = place
         self.actions.append((session_id, index, action))
         return StepResult(
@@ -59,8 +66,7 @@ class Line(Door):
     async def admissible_actions(
         self, session_id: str, *, index: int | None = None, timeout_s: float = 0
     ) -> AdmissibleActions:
-        self.asked[self.places[session_id]] += 1
-        return AdmissibleActions(actions=["up", "down", "wait"], complete=self.listed)
+        return AdmissibleActions(actions=["up", "down", "wait", "jump"], complete=self.listed)
 
 
 class Specs:
@@ -73,7 +79,7 @@ def places(path: Path) -> list[int]:
     """Where a path leads."""
     found = [0]
     for action in path:
-        found.append(max(0, found[-1] + {"up": 1, "down": -1, "wait": 0}[str(action)]))
+        found.append(moved(found[-1], str(action)))
     return found
 
 
@@ -116,35 +122,66 @@ async def test_what_is_handed_in_has_no_detours() -> None:
     found = await played.play({"explorations": 40, "actions": 16, "enough": None}, num_samples=4)
 
     assert all(len({*places(actions(one))}) == len(one.turns) + 1 for one in found)
-    assert any(action != "up" for _, _, action in played.door.actions), "there were some"
+    assert any(action in ("down", "wait") for _, _, action in played.door.actions), "there were some"
 
 
-async def test_of_two_ways_to_a_state_the_shorter_is_kept() -> None:
+@pytest.mark.parametrize("seed", range(6))
+async def test_of_two_ways_to_a_state_the_shorter_is_kept(seed: int) -> None:
     played = Explored(max_turns=6)
+    options = {"explorations": 100, "actions": 1, "enough": None}
 
-    found = await played.play({"explorations": 400, "actions": 1, "enough": None}, num_samples=3)
+    found = await played.play(options, num_samples=3, sampling=Sampling(seed=seed))
 
-    assert actions(found[0]) == ("up",) * GOAL, "of equal values the shortest"
+    assert actions(found[0]) == ("jump", "up", "up"), "of equal values the shortest"
     assert [len(one.turns) for one in found] == sorted(len(one.turns) for one in found)
 
 
-async def test_what_was_seldom_seen_is_gone_back_to_more_often() -> None:
-    # With one action an exploration, places other than the first are only reached by going back to those before them.
-    played = Explored(max_turns=32)
+async def test_the_shortest_of_those_that_end_well_are_handed_in() -> None:
+    longer = 0
+    for seed in range(12):
+        played = Explored(max_turns=16)
+        options = {"explorations": 12, "actions": 16, "enough": None}
 
-    await played.play({"explorations": 100, "actions": 1, "enough": None})
+        found = await played.play(options, num_samples=3, sampling=Sampling(seed=seed))
 
-    assert isinstance(played.door, Line)
-    tries = [played.door.asked[place] for place in range(GOAL)]
-    assert min(tries) > 10
-    # The first place is found at once and seen most: chosen evenly it would take half of all.
-    assert tries[0] < 50
+        assert [len(one.turns) for one in found] == [3, 3, 3]
+        longer += any(len(path) > 3 for path in played.scores.asked if reached(path))
+    assert longer, "some came by the longer way first"
+
+
+async def test_a_state_is_seen_when_it_is_come_by_and_when_it_is_returned_to() -> None:
+    played = Explored()
+
+    await played.play({"explorations": 30, "enough": None})
+
+    (tree,) = played.trees
+    visits = [node.visits for node in tree.nodes if node.visits is not None and node.parent is not None]
+    assert visits
+    assert min(visits) >= 2
+
+
+def test_what_was_seldom_seen_is_gone_back_to_more_often() -> None:
+    class Draw(random.Random):
+        def choices(self, population: Any, weights: Any = None, **_: Any) -> Any:
+            self.weights = weights
+            return [population[1]]
+
+    strategy, draw = GoExplore(GoExploreOptions()), Draw()
+    node: Any = None
+    strategy._cells = {"a": _Cell(node, seen=3), "b": _Cell(node, seen=0), "c": _Cell(node, seen=8)}
+
+    chosen = strategy._returned_to(draw)
+
+    assert draw.weights == [1 / 2, 1, 1 / 3]
+    assert chosen is strategy._cells["b"]
+    assert chosen.seen == 1
 
 
 async def test_exploration_ends_with_enough_and_with_the_budget() -> None:
     enough, spent = Explored(), Explored()
 
     await enough.play({"explorations": 1000})
+    assert [reached(path) for path in enough.scores.asked].count(1.0) == 1
     (found,) = await spent.play({"explorations": 1000}, budget=Budget(env_steps=3))
 
     assert len(enough.door.actions) < 1000
