@@ -142,8 +142,8 @@ def main() -> None:
         parser.error(f"--only {', '.join(unknown)}: there are {', '.join(known)}")
     if arguments.publish and (changed := uncommitted()):
         parser.error(f"{changed} is not committed: settings are fixed before anything is run")
-    every = [name for name in known if arguments.setting == "intro" or name in CHOSEN]
-    chosen = arguments.only or every
+    of_setting = [name for name in known if arguments.setting == "intro" or name in CHOSEN]
+    chosen = arguments.only or of_setting
     title = "methods" if arguments.setting == "intro" else f"methods-{arguments.setting}"
     begun = BEGUN / f"{title}.json"
     runs = published(RESULTS / f"{title}.json", begun) if arguments.publish else []
@@ -169,12 +169,10 @@ def main() -> None:
         on_processors(run_one, left, arguments.at_once)
     finally:  # Ctrl-C leaves what was finished
         figures = [*rows(runs), Row.of("runs that failed", len(failed), "runs")]
-        missing = {(name, seed) for name in every for seed in SEEDS} - {(run.method, run.seed) for run in runs}
+        missing = {(name, seed) for name in of_setting for seed in SEEDS} - {(run.method, run.seed) for run in runs}
         if arguments.publish and missing:
             keep(runs, begun)
-            print(
-                f"{len(runs)} runs are there, kept in {begun}; {len(missing)} are missing, and then all are published"
-            )
+            print(f"{len(runs)} runs are kept in {begun}; with the other {len(missing)} all are published")
             arguments.publish = False
         elif arguments.publish:
             begun.unlink(missing_ok=True)

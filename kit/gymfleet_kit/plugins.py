@@ -188,9 +188,8 @@ def declared(group: str) -> EntryPoints:
     return _entry_points(group, tuple(map(_place_of, sys.path)))
 
 
-@lru_cache(
-    maxsize=32
-)  # all installed packages are looked at, and to install one changes the directory that it comes to
+# All installed packages are looked at, which is slow; to install one changes the directory that it comes to.
+@lru_cache(maxsize=32)
 def _entry_points(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001 - where it looks
     return entry_points(group=group)
 

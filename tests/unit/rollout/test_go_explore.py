@@ -14,7 +14,7 @@ from gymfleet_contracts.session import (
     Session,
     StepResult,
 )
-from gymfleet_contracts.trajectory import EXPERT
+from gymfleet_contracts.trajectory import EXPERT, Status
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.player import Player
 from gymfleet_rollout.strategies.go_explore import GoExplore, GoExploreOptions, _Cell
@@ -217,13 +217,14 @@ async def test_without_a_seed_every_run_explores_in_its_own_way() -> None:
     assert one.door.actions == same.door.actions != other.door.actions
 
 
-async def test_without_a_list_of_actions_there_is_nothing_to_do() -> None:
+async def test_without_a_list_of_actions_it_is_refused_with_the_reason() -> None:
     played = Explored(listed=False)
 
-    await played.play({"explorations": 3})
+    (found,) = await played.play()
 
     assert played.door.actions == []
-    assert played.trees[0].counts == {"states whose actions are not listed": 3}
+    assert found.status is Status.POLICY_ERROR
+    assert "door does not know all actions that are possible at the beginning" in str(found.error)
 
 
 @pytest.mark.parametrize("option", ["explorations", "actions"])

@@ -8,6 +8,7 @@ from typing import Annotated
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
+from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 
@@ -53,6 +54,11 @@ class GoExplore(Strategy[GoExploreOptions]):
     async def play(self, ctx: PlayContext) -> None:
         """Explore for the whole group."""
         root = newest = await ctx.open()
+        if await ctx.admissible(root) is None:
+            raise StrategyError(
+                f"{root.task.env} does not know all actions that are possible at the beginning, and go_explore draws "
+                "from them: give another strategy"
+            )
         self._cells[_key(root)] = _Cell(root)
         seed = ctx.group.run_id if ctx.group.sampling.seed is None else ctx.group.sampling.seed
         draw = random.Random(f"{seed}/{ctx.group.group_id}")
