@@ -32,6 +32,11 @@ def test_free_ports_differ() -> None:
     assert len(set(free_ports(20))) == 20
 
 
+def test_free_ports_are_none_that_the_kernel_gives_to_an_outgoing_connection() -> None:
+    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not [port for port in free_ports(200) if lowest <= port <= highest]
+
+
 def test_port_in_use_is_named_with_its_service() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -1,33 +1,54 @@
 """The ports on which services listen: any free ports, or a row of them."""
 
+import random
 import socket
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from gymfleet_cli.supervisor.errors import FleetError, PortInUse
 
 LOOPBACK = "127.0.0.1"
+_LOWEST: Final = 10_000
+_OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports on which nobody listens now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return `count` different ports on which nobody listens now.
+
+    They are below those that the kernel gives to outgoing connections: a service listens some seconds later, and any
+    connection of another process might have taken its port by then. They are random, so that fleets that start at the
+    same time meet on none.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(_LOWEST, _first_outgoing())
+        if _is_free(port):
+            ports.add(port)
+    return list(ports)
 
 
-def check_port(name: str, port: int) -> None:
-    """Raise `PortInUse`, which names the port, when a service could not listen on it."""
+def _first_outgoing() -> int:
+    """Return the lowest port of outgoing connections, or Linux' default where that is not told or leaves no room."""
+    usual = 32_768
+    told = int(_OUTGOING.read_text(encoding="ascii").split()[0]) if _OUTGOING.exists() else usual
+    return told if told > 2 * _LOWEST else usual
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:
-            raise PortInUse(name, port) from None
+            return False
+    return True
+
+
+def check_port(name: str, port: int) -> None:
+    """Raise `PortInUse`, which names the port, when a service could not listen on it."""
+    if not _is_free(port):
+        raise PortInUse(name, port)
 
 
 def row_of_ports(first: int, names: Sequence[str]) -> list[int]:
