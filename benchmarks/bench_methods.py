@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import mean
+from threading import Lock
 from typing import Any, Final, TypeVar
 
 from gymfleet_contracts.recipe import Recipe, load_recipe
@@ -65,8 +66,6 @@ SHARES: Final[Mapping[str, float]] = {"intro": 1.0, "maze": 2.4, "textcraft": 2.
 CHOSEN: Final = ("grpo", "dapo", "rloo", "ppo", "gspo", "monte_carlo", "iterative_dpo", "agent_evol")
 """Named before any was run: those of the settings behind the first."""
 SEEDS: Final = (0, 1, 2)
-BEGUN: Final = RESULTS / "begun"
-"""Runs that are to be published once the others are there."""
 SHORT: Final = ("grpo", "rloo", "ppo", "raft")
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "only": ["grpo"], "share": 0.002, "eval_tasks": 16, "every": 0,
@@ -145,11 +144,12 @@ def main() -> None:
     of_setting = [name for name in known if arguments.setting == "intro" or name in CHOSEN]
     chosen = arguments.only or of_setting
     title = "methods" if arguments.setting == "intro" else f"methods-{arguments.setting}"
-    begun = BEGUN / f"{title}.json"
+    begun = RESULTS / "begun" / f"{title}.json"
     runs = published(RESULTS / f"{title}.json", begun) if arguments.publish else []
     done = {(run.method, run.seed) for run in runs}
     left = [(seed, name) for seed in arguments.seeds for name in chosen if (name, seed) not in done]
     failed: list[str] = []
+    keeping = Lock()
 
     def run_one(job: tuple[int, str], processors: Processors) -> None:
         seed, name = job
@@ -160,7 +160,10 @@ def main() -> None:
             log = f", see {_directory(name, seed, arguments)}.log" if arguments.at_once > 1 else ""
             print(f"{name}, seed {seed}: ended with exit code {error.returncode}, and is left out{log}", flush=True)
             return
-        runs.append(run)
+        with keeping:
+            runs.append(run)
+            if arguments.publish:
+                keep(runs, begun)
         print(f"{name}, seed {seed}: {run.success:.1%} · {len(runs)} of {len(done) + len(left)} runs", flush=True)
 
     try:
@@ -168,15 +171,14 @@ def main() -> None:
         on_processors(lambda seed, own: warm_start(seed, arguments, own), seeds, arguments.at_once)
         on_processors(run_one, left, arguments.at_once)
     finally:  # Ctrl-C leaves what was finished
-        figures = [*rows(runs), Row.of("runs that failed", len(failed), "runs")]
         missing = {(name, seed) for name in of_setting for seed in SEEDS} - {(run.method, run.seed) for run in runs}
         if arguments.publish and missing:
-            keep(runs, begun)
             print(f"{len(runs)} runs are kept in {begun}; with the other {len(missing)} all are published")
-            arguments.publish = False
-        elif arguments.publish:
-            begun.unlink(missing_ok=True)
-        record(title, figures, arguments, [asdict(run) for run in runs])
+        else:
+            figures = [*rows(runs), Row.of("runs that failed", len(failed), "runs")]
+            record(title, figures, arguments, [asdict(run) for run in runs])
+            if arguments.publish:
+                begun.unlink(missing_ok=True)
 
 
 def published(*paths: Path) -> list[Run]:
@@ -193,7 +195,7 @@ def published(*paths: Path) -> list[Run]:
 
 def keep(runs: Sequence[Run], path: Path) -> None:
     """Write runs that are not published yet."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
 
 

@@ -4,12 +4,15 @@ import json
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
+from subprocess import CalledProcessError
 from threading import Barrier
 from typing import Any
 
 import pytest
 from gymfleet_cli.recipes import load_with_overrides
 
+from benchmarks import bench_methods
+from benchmarks import record as recording
 from benchmarks.bench_methods import (
     CHOSEN,
     RECIPES,
@@ -149,6 +152,39 @@ def test_published_runs_count_as_long_as_their_recipes_have_not_changed(tmp_path
     others = [run("grpo", 0, 0.9, _recipe_of("grpo")), run("grpo", 1, 0.6, _recipe_of("grpo"))]
     keep(others, begun)
     assert published(path, begun) == [runs[0], others[1]], "what is published counts first"
+
+
+def test_what_is_not_complete_is_kept_until_the_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: list[tuple[str, int]] = []
+    directory, begun, failing = tmp_path / "results", tmp_path / "results" / "begun" / "methods.json", {"rloo"}
+
+    def run_of(name: str, seed: int, *_: Any) -> Run:
+        if name in failing:
+            raise CalledProcessError(1, "gymfleet train")
+        played.append((name, seed))
+        return run(name, seed, 0.5, _recipe_of(name))
+
+    monkeypatch.setattr(recording, "RESULTS", directory)
+    monkeypatch.setattr(bench_methods, "RESULTS", directory)
+    monkeypatch.setattr(bench_methods, "methods", lambda: {name: METHODS[name] for name in ("grpo", "rloo")})
+    monkeypatch.setattr(bench_methods, "uncommitted", lambda: "")
+    monkeypatch.setattr(bench_methods, "warm_start", lambda *_: None)
+    monkeypatch.setattr(bench_methods, "run_of", run_of)
+    monkeypatch.setattr("sys.argv", ["bench_methods", "--publish"])
+
+    bench_methods.main()
+    assert [(one["method"], one["seed"]) for one in json.loads(begun.read_text())["runs"]] == played
+    assert "3 runs are kept" in (said := capsys.readouterr().out)
+    assert "with the other 3 all are published" in said
+    assert not (directory / "methods.json").exists()
+
+    failing.clear()
+    bench_methods.main()
+    assert played == [(name, seed) for name in ("grpo", "rloo") for seed in (0, 1, 2)], "none is run twice"
+    assert len(json.loads((directory / "methods.json").read_text())["runs"]) == 6
+    assert not begun.exists()
 
 
 def test_the_figures_of_a_method_are_those_of_its_seeds_and_methods_are_not_ranked() -> None:
