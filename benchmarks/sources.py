@@ -1,7 +1,9 @@
 """What each benchmark measures, as a hash: a figure whose sources have changed since says so in the docs."""
 
+import ast
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +40,10 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
 
 
 def digest(name: str, root: Path = ROOT) -> str:
-    """Hash the paths and contents of all Python and recipe files that benchmark `name` measures."""
+    """Hash the paths and contents of all Python and recipe files that benchmark `name` measures.
+
+    Docstrings and comments do not count: no figure depends on them.
+    """
     return digest_of(SOURCES.get(name, _TRAINED), root)
 
 
@@ -49,6 +54,39 @@ def digest_of(places: Sequence[str], root: Path = ROOT) -> str:
     }
     found = hashlib.sha256()
     for path in sorted(files):
+        content = path.read_bytes()
+        measured = _code_of(content) if path.suffix == ".py" else content
         found.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        found.update(hashlib.sha256(path.read_bytes()).digest())
+        found.update(hashlib.sha256(measured).digest())
     return found.hexdigest()[:16]
+
+
+@cache
+def _code_of(source: bytes) -> bytes:
+    """Return Python source without its docstrings, blank lines and lines of comments.
+
+    What remains is text of the source, since `ast.dump` differs between versions of Python.
+    """
+    lines = source.decode().split("\n")
+    docstrings: set[int] = set()
+    strings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings |= _own_lines(node, lines)
+        elif isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            strings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    kept = [
+        line
+        for number, line in enumerate(lines, 1)
+        if number in strings - docstrings
+        or (number not in docstrings and (text := line.strip()) and not text.startswith("#"))
+    ]
+    return "\n".join(kept).encode()
+
+
+def _own_lines(node: ast.Expr, lines: Sequence[str]) -> set[int]:
+    """Return the numbers of the lines of a string by itself; none where it shares one with other code."""
+    first, last = node.lineno, node.end_lineno or node.lineno
+    before = lines[first - 1].encode()[: node.col_offset]
+    after = lines[last - 1].encode()[node.end_col_offset :]
+    return set() if before.strip() or after.strip() else set(range(first, last + 1))
