@@ -54,7 +54,8 @@ class EpisodeLimits(WireModel):
     """For the whole episode; where a strategy plays the episodes of a group together, for all of them. Stands still
     while new weights are loaded."""
     max_attempts: Annotated[int, Field(ge=1, le=10), NUMBER] = 3
-    """How often an episode that failed for technical reasons is played anew, or a group that is played together."""
+    """How many times an episode is played at most, the first time included, while it fails for technical reasons; where a
+    strategy plays the episodes of a group together, how many times the group is."""
 
 
 class Budget(WireModel):
