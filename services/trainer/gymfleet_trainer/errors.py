@@ -1,4 +1,4 @@
-"""The reasons for which a run stops, one class per reaction of the operator; `exit_code` is that of the process."""
+"""The reasons why a run stops, one class per operator reaction; `exit_code` is the exit code of the process."""
 
 import errno
 from pathlib import Path
@@ -8,7 +8,7 @@ _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class TrainerError(Exception):
-    """An expected end of the run. The message is one line that says what was wrong and what would be right."""
+    """An expected end of the run. The one-line message states what was wrong and what would be right."""
 
     exit_code: ClassVar[int] = 1
 
@@ -32,7 +32,7 @@ class Stalled(TrainerError):
 
 
 class ReplicasTaken(Stalled):
-    """Another run publishes to the same rollout replicas, which serve one policy."""
+    """Another run publishes to the same rollout replicas, which serve a single policy."""
 
 
 class PublishRefused(TrainerError):
@@ -54,23 +54,23 @@ class TooManyFailures(TrainerError):
 
 
 class NothingLeft(TrainerError):
-    """A stage has no episodes left to go on with."""
+    """A stage has no episodes left to continue with."""
 
     exit_code = 9
 
 
 class WorkersFailed(TrainerError):
-    """The training workers died more often than the recipe allows, or Ray itself did. The same command resumes."""
+    """The training workers died more often than the recipe allows, or Ray itself died. The same command resumes."""
 
     exit_code = 7
 
 
 class WorkersLost(WorkersFailed):
-    """The workers died with their state, and others replace them: continue from the last checkpoint."""
+    """The workers died with their state and are being replaced: continue from the last checkpoint."""
 
 
 class PluginFailed(TrainerError):
-    """A plug-in of the recipe raised in the middle of the run, which goes on only with the same code."""
+    """A plug-in of the recipe raised in the middle of the run, which resumes only with the same code."""
 
     exit_code = 8
 
@@ -86,7 +86,7 @@ def is_disk_full(error: BaseException) -> bool:
     cause = system_error(error)
     if cause is not None:
         return cause.errno in _DISK_FULL
-    # safetensors keeps only the text.
+    # safetensors keeps only the error's text.
     text = str(error).lower()
     return any(words in text for words in ("no space left", "file too large", "disk quota exceeded"))
 
@@ -99,7 +99,7 @@ def disk_line(path: Path, error: BaseException) -> str:
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """Return the operating system's error, which torch hides behind one about its container; None without one."""
+    """Return the operating system's error, which torch hides behind one about its container; None if there is none."""
     while error is not None:
         if isinstance(error, OSError) and error.strerror:
             return error

@@ -142,7 +142,7 @@ def _run(arguments: argparse.Namespace, recipe: Recipe, directory: RunDirectory,
     from gymfleet_trainer.run.build import require_model  # noqa: PLC0415 - it imports the client
     from gymfleet_trainer.run.plan import own_sources, stages_of  # noqa: PLC0415 - torch takes seconds
 
-    # To the end of the process: an interrupted run leaves threads behind that still write a checkpoint.
+    # Hold the lock to the end of the process: an interrupted run leaves threads behind that still write a checkpoint.
     directory.lock()
     stages_of(recipe)  # before anything of the run is written
     require_model(recipe)
@@ -184,7 +184,7 @@ async def _train(
 
 @contextlib.contextmanager
 def _learners(recipe: Recipe, directory: RunDirectory, settings: TrainerSettings) -> "Iterator[LearnerFactory]":
-    """Provide what creates the learner: in this process, or on workers that run while the body does."""
+    """Provide the learner's factory: in this process, or on workers that run as long as the body does."""
     from gymfleet_trainer.learning.learner import LocalLearner  # noqa: PLC0415 - torch takes seconds to import
 
     if recipe.trainer.workers == 1:
@@ -226,7 +226,7 @@ async def _say(work: Coroutine[Any, Any, str]) -> None:
 
 
 def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` in an event loop; SIGINT and SIGTERM cancel it, and return 128 + the signal's number."""
+    """Run `work` in an event loop; on SIGINT or SIGTERM, cancel it and return 128 + the signal's number."""
     received: list[int] = []
 
     async def body() -> None:

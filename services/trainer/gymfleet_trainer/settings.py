@@ -24,39 +24,39 @@ class TrainerSettings(HttpSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True)
 
     redis_url: str = "redis://127.0.0.1:6379/0"
-    """The streams."""
+    """URL of the Redis that holds the streams."""
     gateway_url: str = "http://127.0.0.1:8200"
-    """The env gateway."""
+    """URL of the env gateway."""
     rollout_url: Annotated[str, AfterValidator(_base_urls)] = "http://127.0.0.1:8202"
-    """The rollout services: base URLs (with the control port, where there is one) separated by commas. Each address
-    that a host name stands for is a replica."""
+    """Base URLs of the rollout services (with the control port, where there is one), separated by commas. Each address
+    that a host name resolves to is a replica."""
     rollout_api_key: SecretStr | None = None
-    """Sent to the rollout services, where those ask for one."""
+    """API key sent to the rollout services, where they require one."""
     gateway_api_key: SecretStr | None = None
-    """Sent to the gateway, where that asks for one."""
+    """API key sent to the gateway, where it requires one."""
     port: int = Field(default=8204, ge=0, le=65_535)
     """Port to listen on."""
     log_level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_json: bool = True
-    """JSON lines; else text."""
+    """Whether to log JSON lines instead of text."""
 
     torch_threads: PositiveInt = 2
     """Threads of torch."""
     lease_s: PositiveFloat = 15.0
-    """What this process neither finished nor held on to for so long goes to another one."""
+    """A delivery that this process neither finishes nor extends for this long goes to another process."""
     stall_timeout_s: PositiveFloat = 120.0
-    """Without progress for so long, the run stops and says who is missing."""
+    """After this long without progress, the run stops and reports who is missing."""
     services_timeout_s: PositiveFloat = 120.0
-    """For the other services to become ready at the start."""
+    """Time for the other services to become ready at the start."""
     publish_timeout_s: PositiveFloat = 120.0
-    """For staging a version, and again for committing it."""
+    """Time for staging a version, and again for committing it."""
     policy_poll_s: PositiveFloat = 2.0
     """How often the live version is checked while waiting."""
     max_replacements: PositiveInt = 5
-    """How often a sample that fails is played again within its group, and how many groups in one slot may be dropped
+    """How often a failed sample is played again within its group, and how many groups in one slot may be dropped
     within a step before the run stops."""
     sft_checkpoint_every_s: PositiveFloat = 30.0
-    """Least time between checkpoints in the warm start."""
+    """Minimum time between checkpoints in the warm start."""
     recorded_groups_per_step: PositiveInt = 2
     """Groups per step whose episodes are recorded in `trajectories/STAGE.jsonl`."""

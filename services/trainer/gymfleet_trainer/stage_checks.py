@@ -1,4 +1,4 @@
-"""What a stage promises, tried on a small model with scripted episodes: behind `gymfleet check FILE`, and our tests."""
+"""Checks of a stage's promises on a small model with scripted episodes, for `gymfleet check FILE` and our tests."""
 
 import asyncio
 import hashlib
@@ -51,14 +51,14 @@ from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stage import Stage
 
 _VOCAB: Final = 24
-"""Tokens that scripted episodes have; the model's tokenizer has all bytes besides."""
+"""Number of tokens that scripted episodes use; the model's tokenizer also has all bytes."""
 _TOKENIZER: Final = 320
 _LABEL: Final = re.compile(r"[a-z0-9_-]{0,32}")
 _WEIGHTS: Final = "model.safetensors"
 _TRIED: Final = "tried"
-"""The stage that is tried."""
+"""Name of the stage under test."""
 _GIVEN: Final = "given"
-"""The stage whose episodes one that reads is given."""
+"""Name of the stage whose episodes are given to a stage that reads data."""
 _RECIPE: Final = Recipe.model_validate(
     {
         "name": "rehearsal",
@@ -80,9 +80,9 @@ class _Killed(Exception):
 
 @dataclass
 class _Fleet:
-    """The services, as a stage sees them: every group that is asked for comes back at once.
+    """The services, as a stage sees them: every requested group comes back at once.
 
-    Which tokens an episode has and what it is worth depends on its id alone, as if sampling had a fixed seed.
+    The tokens and the reward of an episode depend on its id alone, as if sampling had a fixed seed.
     """
 
     learner: LocalLearner
@@ -197,7 +197,7 @@ class _Publisher:
 
 
 class _Thread(TorchThread):
-    """Ends the process when training is called for the `kill_at`-th time."""
+    """End the process when training is called for the `kill_at`-th time."""
 
     def __init__(self, kill_at: int = 0) -> None:
         super().__init__(1)
@@ -213,7 +213,7 @@ class _Thread(TorchThread):
 
 @dataclass(frozen=True)
 class _Rehearsal:
-    """One stage, and the directory in which it is tried."""
+    """A stage under test, and the directory in which it runs."""
 
     kind: type[Stage[Any]]
     reference: str
@@ -230,7 +230,7 @@ class _Rehearsal:
         return stage
 
     def play(self, name: str, *, kill_at: int = 0, again: "_Played | None" = None) -> "_Played":
-        """Carry the stage out, from its beginning or from the last checkpoint of `again`; to its end or its death."""
+        """Run the stage from its beginning, or from the last checkpoint of `again`, until it ends or is killed."""
         return asyncio.run(self._play(name, kill_at, again))
 
     async def _play(self, name: str, kill_at: int, again: "_Played | None") -> "_Played":
@@ -267,7 +267,7 @@ class _Rehearsal:
             return _Played(fleet.asked, run.taken(), state.age - age, died, strangers)
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the weights at the end of what was played under a name: the policy's, and a reward model's."""
+        """Return the final weights of the play with this name: the policy's, and a reward model's if there is one."""
         state: dict[str, torch.Tensor] = load_file(self.directory / f"{name}-weights" / _WEIGHTS)
         left = self.directory / name / "models" / _TRIED / _WEIGHTS
         return state | (
@@ -283,13 +283,13 @@ class _Played:
     """How often the weights changed."""
     died: bool
     strangers: list[str]
-    """Groups that it asked for, of which it knows nothing when it is asked."""
+    """Groups that the stage asked for, but for which its `request` returns None."""
 
 
 def examine(reference: str) -> list[str]:
     """Return a line for each promise that a stage breaks; none if it is sound.
 
-    Raises `PluginError` for a reference that leads to no stage.
+    Raises `PluginError` for a reference that names no stage.
     """
     kind = STAGES.find(reference)
     if faults := list(_faults_of_class(kind)):
@@ -393,7 +393,7 @@ _CHECKS: Final = (
 )
 
 
-# --- what they are tried with
+# --- the set-up of the checks
 
 
 def _given(fleet: _Fleet) -> list[Group]:

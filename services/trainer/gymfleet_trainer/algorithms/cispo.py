@@ -9,7 +9,7 @@ from gymfleet_trainer.learning.losses import LossAggregation, Surrogate, Tokens
 
 
 class CispoOptions(GroupRelativeOptions):
-    """CISPO's own."""
+    """Options of CISPO."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the

@@ -18,7 +18,7 @@ _LEFT_OUT: Final = "left_out"
 
 
 class ClipCovOptions(GroupRelativeOptions, ClippedOptions):
-    """Clip-Cov's own."""
+    """Options of Clip-Cov."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the
@@ -28,7 +28,7 @@ class ClipCovOptions(GroupRelativeOptions, ClippedOptions):
     clip_high: PositiveFloat = 1.0
     """The ratio is clipped at `1 + clip_high`."""
     share: Annotated[float, Field(gt=0, le=1)] = 2e-4
-    """Of the batch's tokens so many are left out, but at least one, as far as there are enough within the bounds."""
+    """The share of the batch's tokens that is left out, at least one token; fewer if too few lie within the bounds."""
     covariance_low: float = 1.0
     """Only tokens whose covariance is above this are left out."""
     covariance_high: float = 5.0
@@ -36,7 +36,7 @@ class ClipCovOptions(GroupRelativeOptions, ClippedOptions):
 
     @model_validator(mode="after")
     def bounds_are_in_order(self) -> Self:
-        """There is something between them."""
+        """Require `covariance_low` to be below `covariance_high`."""
         if self.covariance_low >= self.covariance_high:
             raise ValueError("covariance_low must be below covariance_high")
         return self
@@ -45,7 +45,7 @@ class ClipCovOptions(GroupRelativeOptions, ClippedOptions):
 class ClipCov(GroupRelative[ClipCovOptions], Clipped[ClipCovOptions]):
     """Clip-Cov, arXiv:2505.22617: tokens drawn among those of high covariance have no gradient.
 
-    See `covariances`. The draw depends on the number of the batch alone.
+    See `covariances`. The draw depends only on the number of the batch.
     """
 
     Options: ClassVar[type[ClipCovOptions]] = ClipCovOptions
@@ -55,7 +55,7 @@ class ClipCov(GroupRelative[ClipCovOptions], Clipped[ClipCovOptions]):
         self._num_batches = 0
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Choose the tokens that are left out."""
+        """Choose the tokens to leave out."""
         rows = super().prepare(rows, models)
         if not any(row.num_trained for row in rows):
             return marked(rows, (), _LEFT_OUT)
@@ -65,13 +65,13 @@ class ClipCov(GroupRelative[ClipCovOptions], Clipped[ClipCovOptions]):
         return marked(rows, random.Random(self._num_batches).sample(between, count), _LEFT_OUT)
 
     def surrogate(self, tokens: Tokens) -> Surrogate:
-        """See `clipped_surrogate`; what is left out counts as clipped."""
+        """See `clipped_surrogate`; tokens that are left out count as clipped."""
         left_out = tokens.fields[_LEFT_OUT] > 0
         found = super().surrogate(tokens)
         return replace(found, losses=found.losses.masked_fill(left_out, 0.0), clipped=found.clipped | left_out)
 
     def after_batch(self, batch: int, models: Models, reported: Mapping[str, float]) -> None:
-        """Count the batch, for the draw of the next."""
+        """Count the batch; the next draw depends on the count."""
         super().after_batch(batch, models, reported)
         self._num_batches = batch + 1
 

@@ -15,24 +15,24 @@ from gymfleet_trainer.model.batching import TrainSequence
 
 
 class OverlongOptions(AlgorithmOptions):
-    """What an episode's reward loses by its length. The defaults are the paper's, which few agents come near."""
+    """The penalty on an episode's reward for its length. The defaults are the paper's; few agents come near them."""
 
     max_tokens: PositiveInt = 20480
-    """Response tokens of an episode from which on it loses all of `factor`."""
+    """Number of response tokens from which on an episode loses all of `factor`."""
     buffer_tokens: PositiveInt = 4096
-    """The loss grows in a straight line over so many tokens before that."""
+    """The penalty grows linearly over this many tokens before `max_tokens`."""
     factor: Annotated[float, Field(ge=0)] = 1.0
-    """The loss of an episode that is too long; 0 is off."""
+    """The penalty of an episode that is too long; 0 is off."""
 
     @model_validator(mode="after")
     def buffer_is_within(self) -> Self:
-        """The loss begins at no negative length."""
+        """Require that the penalty begins at no negative length."""
         if self.buffer_tokens > self.max_tokens:
             raise ValueError(f"buffer_tokens must not exceed max_tokens = {self.max_tokens}")
         return self
 
     def penalty(self, num_tokens: int) -> float:
-        r"""Return what an episode with so many response tokens loses.
+        r"""Return the penalty of an episode with `num_tokens` response tokens.
 
         .. math:: f \min\Bigl(1, \max\Bigl(0, \frac{n - (L_{max} - L_{buffer})}{L_{buffer}}\Bigr)\Bigr)
         """
@@ -41,7 +41,7 @@ class OverlongOptions(AlgorithmOptions):
 
 
 class DapoOptions(GroupRelativeOptions, ClippedOptions):
-    """DAPO's own."""
+    """Options of DAPO."""
 
     clip_high: PositiveFloat = 0.28
     """The ratio is clipped at `1 + clip_high`."""
@@ -49,12 +49,12 @@ class DapoOptions(GroupRelativeOptions, ClippedOptions):
     """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the
     sums by `norm_tokens`."""
     dynamic_sampling: bool = True
-    """Ask for another group in the place of one whose episodes all have the same reward, and which therefore has no
+    """Ask for another group to replace one whose episodes all have the same reward, and which therefore has no
     gradient; up to `max_redraws` times."""
     overlong: OverlongOptions = OverlongOptions()
     filter_truncated: bool = False
-    """Train on no token of an episode that the recipe cut off; its reward still counts for its group. The paper has it
-    as the step before `overlong`, which it would leave without effect on what is cut off."""
+    """Train on no token of an episode that the recipe cut off; its reward still counts for its group. In the paper this
+    is the step before `overlong`, which would then have no effect on episodes that are cut off."""
 
 
 class Dapo(GroupRelative[DapoOptions], Clipped[DapoOptions]):
@@ -63,7 +63,7 @@ class Dapo(GroupRelative[DapoOptions], Clipped[DapoOptions]):
     Options: ClassVar[type[DapoOptions]] = DapoOptions
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
-        """Return the rows with what their episodes lose by their length, and without what is filtered."""
+        """Return the rows with the penalties of their episodes, and without a loss on filtered episodes."""
         rows = super().rows(group)
         for indices in by_episode(rows):
             penalty = self.options.overlong.penalty(sum(sum(rows[index].loss_mask) for index in indices))

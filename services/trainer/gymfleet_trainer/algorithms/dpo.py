@@ -10,27 +10,27 @@ from gymfleet_trainer.learning.preferences import Judged, Paired, PairedOptions,
 
 
 class DpoOptions(PairedOptions):
-    """DPO's own."""
+    """Options of DPO."""
 
     loss: DpoLoss = "sigmoid"
-    """sigmoid, as the paper has it; hinge (SLiC), ipo, or robust, which corrects for `label_smoothing`."""
+    """sigmoid, as in the paper; hinge (SLiC), ipo, or robust, which corrects for `label_smoothing`."""
     beta: PositiveFloat = 0.1
     """How strongly the policy is held to the reference."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """The share of the pairs that are taken to be labelled the wrong way round; for sigmoid and robust."""
+    """The share of the pairs assumed to be labelled the wrong way round; for sigmoid and robust."""
     length_normalised: bool | None = None
-    """Compare means over a side's tokens, not sums; without it means for ipo, and sums for the others."""
+    """Compare means over a side's tokens instead of sums; by default means for ipo, and sums for the other losses."""
 
     @model_validator(mode="after")
     def smoothing_has_an_effect(self) -> Self:
-        """Only two of the losses know of it."""
+        """Reject `label_smoothing` with a loss that does not use it; only two do."""
         if self.label_smoothing and self.loss not in ("sigmoid", "robust"):
             raise ValueError(f'label_smoothing has no effect with loss = "{self.loss}": leave it out')
         return self
 
 
 class Dpo(Paired[DpoOptions]):
-    """DPO, arXiv:2305.18290, on the tokens of the policy alone, as ETO (arXiv:2403.02502) has it for agents."""
+    """DPO, arXiv:2305.18290, on the tokens of the policy alone, as in ETO (arXiv:2403.02502) for agents."""
 
     Options: ClassVar[type[DpoOptions]] = DpoOptions
 

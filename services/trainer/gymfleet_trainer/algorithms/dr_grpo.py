@@ -11,15 +11,15 @@ from gymfleet_trainer.learning.policy_gradient import ClippedOptions, GroupBasel
 
 
 class DrGrpoOptions(ClippedOptions):
-    """Dr.GRPO's own."""
+    """Options of Dr.GRPO."""
 
     aggregation: LossAggregation = "sequence_mean_token_sum_norm"
-    """As the paper has it: sums over tokens, divided by the constant `norm_tokens`. Or token_mean,
+    """By default as in the paper: sums over tokens, divided by the constant `norm_tokens`. Or token_mean,
     sequence_mean_token_sum or sequence_mean_token_mean."""
 
 
 class DrGrpo(GroupBaseline[DrGrpoOptions]):
-    """Dr.GRPO, arXiv:2503.20783: `A = R - mean`, and a constant in the place of the length."""
+    """Dr.GRPO, arXiv:2503.20783: `A = R - mean`, and a constant instead of the length."""
 
     Options: ClassVar[type[DrGrpoOptions]] = DrGrpoOptions
 

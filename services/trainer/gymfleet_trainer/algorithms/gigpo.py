@@ -1,4 +1,4 @@
-"""GiGPO: an episode is compared with the others of its task, and a turn with others that were played in its state."""
+"""GiGPO: an episode is compared with the others of its task, and a turn with others played in the same state."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -17,19 +17,19 @@ from gymfleet_trainer.learning.steps import Step, discounted, on_tokens, require
 from gymfleet_trainer.model.batching import TrainSequence
 
 _COMPARED: Final = "compared_turns"
-"""The share of tokens whose turn had others to be compared with."""
+"""The share of tokens whose turn had other turns to compare with."""
 
 
 class GigpoOptions(ClippedOptions):
-    """GiGPO's own."""
+    """Options of GiGPO."""
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """Discount per turn of what is gained from a turn on."""
+    """Discount per turn of the return from a turn on."""
     step_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Omega, the weight of the comparison of turns beside that of episodes."""
+    """Omega, the weight of the comparison of turns relative to that of episodes."""
     mode: Literal["mean_norm", "mean_std_norm"] = "mean_norm"
-    """mean_norm subtracts a group's mean; mean_std_norm also divides by its standard deviation. Of groups of episodes
-    and of groups of turns."""
+    """mean_norm subtracts a group's mean; mean_std_norm also divides by its standard deviation. It applies to groups of
+    episodes and to groups of turns."""
 
 
 class Gigpo(Clipped[GigpoOptions]):
@@ -41,8 +41,8 @@ class Gigpo(Clipped[GigpoOptions]):
         A^S_{i,t} = \frac{R_{i,t} - \mathrm{mean}_{s}(R)}{F}, \qquad
         R_{i,t} = \sum_{k \ge t} \gamma^{k-t} r_{i,k}
 
-    The group s of a turn is all turns of the task's episodes that were played in the same (anchor) state, those of its
-    own episode among them; F is 1 or the group's standard deviation. A turn that is alone has :math:`A^S = 0`.
+    The group s of a turn is all turns of the task's episodes that were played in the same (anchor) state, including
+    those of its own episode; F is 1 or the group's standard deviation. A turn alone in its group has :math:`A^S = 0`.
     """
 
     Options: ClassVar[type[GigpoOptions]] = GigpoOptions
@@ -52,7 +52,7 @@ class Gigpo(Clipped[GigpoOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put on each token the sum of the advantages of its episode and of its turn.
 
-        Raises ValueError for a group of one episode, and for trained tokens that are of no turn.
+        Raises ValueError for a group of one episode, and for trained tokens that belong to no turn.
         """
         require_turns(rows, "gigpo")
         rewards = self.penalised_rewards(rows, models)
@@ -78,7 +78,7 @@ class Gigpo(Clipped[GigpoOptions]):
     def _of_steps(
         self, rows: Sequence[TrainSequence], episodes: Sequence[Sequence[Step]], dtype: torch.dtype
     ) -> list[list[tuple[float, bool]]]:
-        """Return for each step of each episode its advantage in its state, and whether others were played there."""
+        """Return each step's advantage in its state, and whether others were played there, for each episode."""
         states = [[(rows[step.row].group_id, step.span.anchor) for step in steps] for steps in episodes]
         returns = [discounted([step.reward for step in steps], self.options.gamma) for steps in episodes]
         found = advantages_where_compared(

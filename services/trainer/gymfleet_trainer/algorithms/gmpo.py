@@ -10,7 +10,7 @@ from gymfleet_trainer.learning.losses import Surrogate, Tokens, bounded_exp, ove
 
 
 class GmpoOptions(GroupRelativeOptions):
-    """GMPO's own."""
+    """Options of GMPO."""
 
     clip_low: PositiveFloat = 0.4
     """The logarithm of a token's ratio is clipped at `-clip_low`."""
@@ -26,13 +26,13 @@ class Gmpo(GroupRelative[GmpoOptions]):
         \ell_{i,t} = \mathrm{sgn}(A_i) \min\bigl(\mathrm{sgn}(A_i) \log r_{i,t},\;
             \mathrm{sgn}(A_i)\,\mathrm{clip}(\log r_{i,t}, -\epsilon_l, \epsilon_h)\bigr)
 
-    Every token of a sequence, which is a row, has the loss of the sequence: their mean is the paper's.
+    Every token of a sequence (a row) has the loss of the sequence; the mean of these is the paper's loss.
     """
 
     Options: ClassVar[type[GmpoOptions]] = GmpoOptions
 
     def surrogate(self, tokens: Tokens) -> Surrogate:
-        """Return each sequence's loss on all of its tokens. Clipped is what has no gradient."""
+        """Return each sequence's loss on all of its tokens. Tokens without a gradient count as clipped."""
         plain, sign = tokens.log_ratio, tokens.advantages.sign()
         clipped = plain.clamp(-self.options.clip_low, self.options.clip_high)
         held = sign * clipped < sign * plain

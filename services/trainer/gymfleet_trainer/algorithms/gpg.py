@@ -13,14 +13,14 @@ from gymfleet_trainer.learning.policy_gradient import EpisodeAdvantages, PolicyG
 
 
 class GpgOptions(PolicyGradientOptions):
-    """GPG's own."""
+    """Options of GPG."""
 
     normalise_by_std: bool = False
     """Divide a group's advantages by their standard deviation."""
 
 
 class Gpg(EpisodeAdvantages[GpgOptions]):
-    """GPG, arXiv:2504.02546: `-A log pi`, where groups without a signal do not make the others' gradient smaller."""
+    """GPG, arXiv:2504.02546: `-A log pi`, where groups without a signal do not shrink the gradient of the others."""
 
     Options: ClassVar[type[GpgOptions]] = GpgOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)

@@ -1,4 +1,4 @@
-"""GSPO: the ratio, and with it the clip, is of the whole sequence."""
+"""GSPO: the ratio, and with it the clip, applies to the whole sequence."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -11,7 +11,7 @@ from gymfleet_trainer.learning.policy_gradient import Clipped, ClippedOptions
 
 
 class GspoOptions(GroupRelativeOptions, ClippedOptions):
-    """GSPO's own."""
+    """Options of GSPO."""
 
     clip_low: PositiveFloat = 3e-4
     """The sequence's ratio, a mean over its tokens that moves little, is clipped at `1 - clip_low`."""
@@ -20,7 +20,7 @@ class GspoOptions(GroupRelativeOptions, ClippedOptions):
 
 
 class Gspo(GroupRelative[GspoOptions], Clipped[GspoOptions]):
-    r"""GSPO, arXiv:2507.18071, section 4.3, in its form by token, with the advantages of GRPO.
+    r"""GSPO, arXiv:2507.18071, section 4.3, in its token-level form, with the advantages of GRPO.
 
     .. math::
         s_{i,t} = \mathrm{sg}(s_i)\,\frac{\pi_\theta(y_{i,t})}{\mathrm{sg}(\pi_\theta(y_{i,t}))}, \qquad
@@ -32,6 +32,6 @@ class Gspo(GroupRelative[GspoOptions], Clipped[GspoOptions]):
     Options: ClassVar[type[GspoOptions]] = GspoOptions
 
     def surrogate(self, tokens: Tokens) -> Surrogate:
-        """See `clipped_surrogate`; each token has its sequence's ratio, and the gradient of its own."""
+        """See `clipped_surrogate`; each token has its sequence's ratio, and its own gradient."""
         whole = over_sequences(tokens.log_ratio, tokens.mask, tokens.cu_seqlens, mean=True).detach()
         return super().surrogate(replace(tokens, log_ratio=whole + tokens.logprobs - tokens.logprobs.detach()))

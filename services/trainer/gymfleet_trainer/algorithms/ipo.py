@@ -1,4 +1,4 @@
-"""Identity preference optimisation: DPO with a margin to reach, and not one to widen for ever."""
+"""Identity preference optimisation: DPO with a margin to reach instead of one to widen for ever."""
 
 from typing import ClassVar
 
@@ -7,10 +7,10 @@ from gymfleet_trainer.learning.preference_losses import DpoLoss
 
 
 class IpoOptions(DpoOptions):
-    """DPO's, with IPO's loss."""
+    """DPO's options, with IPO's loss."""
 
     loss: DpoLoss = "ipo"
-    """ipo; with another one this is `dpo`."""
+    """ipo; with any other loss this is `dpo`."""
 
 
 class Ipo(Dpo):

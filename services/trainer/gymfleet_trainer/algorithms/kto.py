@@ -17,16 +17,16 @@ _KL = "mismatched_kl"
 
 
 class KtoOptions(PreferenceOptions):
-    """KTO's own."""
+    """Options of KTO."""
 
     desirable_from: Annotated[float, Field(allow_inf_nan=False)] = 0.5
-    """Episodes with at least this reward are desirable, the others are not."""
+    """Episodes with at least this reward are desirable; the others are not."""
     beta: PositiveFloat = 0.1
     """How strongly the policy is held to the reference."""
     desirable_weight: PositiveFloat = 1.0
-    """Weight of desirable episodes; where they are rare, times their number it should come near to the others'."""
+    """Weight of desirable episodes; where they are rare, weight times number should be near that of the others."""
     undesirable_weight: PositiveFloat = 1.0
-    """Weight of the others."""
+    """Weight of undesirable episodes."""
 
 
 class Kto(Preference[KtoOptions]):
@@ -40,7 +40,7 @@ class Kto(Preference[KtoOptions]):
         return frozenset({Need.REFERENCE})
 
     def examples(self, samples: Sequence[Sample]) -> Examples:
-        """Return each episode that has a reward, by itself."""
+        """Return each episode that has a reward as a separate example."""
         found = Examples()
         for sample in samples:
             if (reward := sample.scored.reward) is None:
@@ -52,14 +52,14 @@ class Kto(Preference[KtoOptions]):
         return found
 
     def of_pair(self, pair: Pair) -> list[Example]:
-        """Return both sides, each by itself."""
+        """Return both sides as separate examples."""
         return [_labelled(list(pair.chosen), good=True), _labelled(list(pair.rejected), good=False)]
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         r"""Add the reference point :math:`z = \max(0, \mathrm{mean}(\log\pi - \log\pi_{ref}))` of mismatched replies.
 
-        Each prompt is followed by what another episode goes on with; one of another task, where there is one. An
-        episode that is alone in its batch has no such reply, and the point is 0.
+        Each prompt is followed by the continuation of another episode, of another task where there is one. An episode
+        alone in its batch has no mismatched reply, and the reference point is 0.
         """
         mismatched = _mismatched(rows)
         gains = [
@@ -93,7 +93,7 @@ class Kto(Preference[KtoOptions]):
 
 
 def _labelled(rows: Sequence[TrainSequence], *, good: bool) -> Example:
-    """Return the trained rows of one side as an example of its own."""
+    """Return the trained rows of one side as a separate example."""
     trained = [row for row in rows if row.num_trained]
     value = 1.0 if good else 0.0
     return [
@@ -105,7 +105,7 @@ def _labelled(rows: Sequence[TrainSequence], *, good: bool) -> Example:
 
 
 def _mismatched(rows: Sequence[TrainSequence]) -> list[TrainSequence]:
-    """Return, for each example, the prompt of its first row before what another example's first row goes on with."""
+    """Return, per example, the prompt of its first row followed by the continuation of another example's first row."""
     first: dict[str | None, TrainSequence] = {}
     for row in rows:
         first.setdefault(row.unit, row)
@@ -123,7 +123,7 @@ def _mismatched(rows: Sequence[TrainSequence]) -> list[TrainSequence]:
 
 
 def _spliced(row: TrainSequence, other: TrainSequence, longest: int) -> TrainSequence:
-    """Return the prompt of a row before the rest of another, cut to the longest of the batch."""
+    """Return the prompt of a row followed by the rest of another, cut to the length of the batch's longest."""
     prompt = row.token_ids[: row.loss_mask.index(True, 1)]
     rest = slice(other.loss_mask.index(True, 1), None)
     token_ids = [*prompt, *other.token_ids[rest]][:longest]

@@ -1,4 +1,4 @@
-"""Monte-Carlo credit: a turn is worth by how much the value of the state rose, as episodes that went on from it say."""
+"""Monte-Carlo credit: a turn is worth the rise of the state's value, estimated by episodes that continue from it."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,12 +16,12 @@ from gymfleet_trainer.learning.steps import require_turns, shared_turns_once
 from gymfleet_trainer.model.batching import TrainSequence
 
 _VALUED: Final = "valued_turns"
-"""The share of tokens whose turn was played in a state that has a value of its own: 0 says that nothing forked."""
+"""The share of tokens whose turn was played in a state that has its own value; 0 means that nothing forked."""
 _NO_KL: Final = 'kl: values of states hold no KL estimate: give placement = "loss"'
 
 
 class MonteCarloOptions(ClippedOptions):
-    """Its own."""
+    """Options of Monte-Carlo credit."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -43,24 +43,24 @@ class MonteCarloOptions(ClippedOptions):
 
     @model_validator(mode="after")
     def values_hold_no_kl(self) -> Self:
-        """A value is what continuations gained by the reward service, which knows of no reference policy."""
+        """Reject a KL term in the reward: the reward service, which scores the values, has no reference policy."""
         if self.kl.coefficient > 0 and self.kl.placement == "reward":
             raise ValueError(_NO_KL)
         return self
 
 
 class MonteCarlo(Clipped[MonteCarloOptions]):
-    r"""Exact Monte-Carlo credit by forks: the environment's own, in the place of a critic's or of a group's.
+    r"""Exact Monte-Carlo credit by forks: from the environment itself, instead of from a critic or a group.
 
     .. math::
         A_t = r_t + V(s_{t+1}) - V(s_t), \qquad A_{T-1} = R - V(s_{T-1}), \qquad
         V(s) = \frac{1}{K} \sum_{k=1}^{K} R_k
 
-    VinePPO, arXiv:2410.01679, section 4, for turns in the place of reasoning steps. A value is the mean of whole
-    episodes' rewards :math:`R_k`, those before the state among them, so that :math:`r_t` is part of
-    :math:`V(s_{t+1})`. Where the strategy values some states alone, the turns from one of them to the next share what
-    was won or lost between. An episode whose first state has no value is compared there with the other episodes of its
-    group, as in RLOO. Turns that several episodes share count once.
+    VinePPO, arXiv:2410.01679, section 4, with turns in place of reasoning steps. A value is the mean of whole episodes'
+    rewards :math:`R_k`, including those before the state, so that :math:`r_t` is part of :math:`V(s_{t+1})`. Where the
+    strategy values only some states, the turns from one of them to the next share the gain or loss in between. An
+    episode whose first state has no value is compared there with the other episodes of its group, as in RLOO. Turns
+    that several episodes share count once.
     """
 
     Options: ClassVar[type[MonteCarloOptions]] = MonteCarloOptions
@@ -68,18 +68,18 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
     reported: ClassVar[tuple[str, ...]] = (_VALUED,)
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
-        """Return the rows of a group, with a loss on what no episode before has."""
+        """Return the rows of a group; turns shared with an earlier episode carry no loss."""
         return shared_turns_once(super().rows(group))
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
-        """Drop an episode that is alone in its group, and whose first state has no value, since a budget was spent."""
+        """Drop an episode that a spent budget left alone in its group, if its first state has no value."""
         alone = len(group) == 1 and (not (turns := group[0].trajectory.turns) or turns[0].value is None)
         return Verdict.DROP if alone else Verdict.KEEP
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Put what a turn won or lost on its tokens.
+        """Put each turn's gain or loss on its tokens.
 
-        Raises ValueError for an episode that is alone in its group, and whose first state has no value.
+        Raises ValueError for an episode that is alone in its group and whose first state has no value.
         """
         require_turns(rows, "monte_carlo")
         episodes = {rows[own[0]].trajectory_id: own for own in by_episode(rows)}
@@ -108,7 +108,7 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
 
 
 def _of_the_others(returns: Mapping[str, float], groups: Mapping[str, str]) -> dict[str, float | None]:
-    """Return for each episode the mean return of the others of its group; None where there are none."""
+    """Return, for each episode, the mean return of the others in its group; None if there are none."""
     members: dict[str, list[str]] = {}
     for name, group in groups.items():
         members.setdefault(group, []).append(name)

@@ -13,7 +13,7 @@ from gymfleet_trainer.model.batching import TrainSequence
 
 
 class Opo(Clipped[ClippedOptions]):
-    """OPO, arXiv:2505.23585. The paper makes one update per batch, where the clip of the surrogate touches nothing."""
+    """OPO, arXiv:2505.23585. The paper makes one update per batch, in which the surrogate's clip has no effect."""
 
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)
 

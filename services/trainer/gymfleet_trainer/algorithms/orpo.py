@@ -10,12 +10,12 @@ from gymfleet_trainer.learning.preferences import Judged, Paired, PairedOptions,
 
 
 class OrpoOptions(PairedOptions):
-    """ORPO's own."""
+    """Options of ORPO."""
 
     beta: PositiveFloat = 0.1
-    """Weight of the odds ratio beside the imitation."""
+    """Weight of the odds ratio relative to the imitation."""
     nll_coefficient: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the chosen side's mean negative log-likelihood, which is a part of ORPO."""
+    """Weight of the chosen side's mean negative log-likelihood, which is part of ORPO."""
 
 
 class Orpo(Paired[OrpoOptions]):

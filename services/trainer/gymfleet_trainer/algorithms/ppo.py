@@ -6,7 +6,7 @@ from gymfleet_trainer.learning.actor_critic import ActorCritic, ActorCriticOptio
 
 
 class PpoOptions(ActorCriticOptions):
-    """PPO's own: none."""
+    """Options of PPO; none of its own."""
 
 
 class Ppo(ActorCritic[PpoOptions]):

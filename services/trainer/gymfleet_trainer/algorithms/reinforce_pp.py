@@ -27,13 +27,13 @@ class RewardKlOptions(KlOptions):
     coefficient: Annotated[float, Field(ge=0)] = 0.01
     """Weight; 0 is off."""
     estimator: KlEstimator = "k1"
-    """k1, k2 or k3; k1, whose gradient is 0 in expectation, in the reward only."""
+    """k1, k2 or k3; k1 only in the reward, because its gradient as a loss is 0 in expectation."""
     placement: Literal["loss", "reward"] = "reward"
-    """In the loss or in the reward."""
+    """Whether the estimate is in the loss or in the reward."""
 
 
 class ReinforcePpOptions(WhitenedReturnsOptions):
-    """REINFORCE++'s own."""
+    """Options of REINFORCE++."""
 
     kl: RewardKlOptions = RewardKlOptions()
 
@@ -45,7 +45,7 @@ class ReinforcePp(WhitenedReturns[ReinforcePpOptions]):
         A_t = \sum_{k \ge t} \gamma^{k - t} \bigl(r_k - \beta\,\mathrm{KL}_k\bigr), \qquad
         \hat A_t = \frac{A_t - \mathrm{mean}(A)}{\mathrm{std}(A)}
 
-    over the tokens that the model wrote, of which k counts no others; mean and deviation are those of the batch.
+    over the tokens that the model wrote, the only ones that k counts; mean and deviation are those of the batch.
     """
 
     Options: ClassVar[type[ReinforcePpOptions]] = ReinforcePpOptions

@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline: less the group's mean, whitened over the whole batch."""
+"""REINFORCE++ with a baseline: returns less the group's mean, whitened over the whole batch."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -20,11 +20,11 @@ class LossKlOptions(KlOptions):
     coefficient: Annotated[float, Field(ge=0)] = 0.001
     """Weight; 0 is off."""
     estimator: KlEstimator = "k2"
-    """k1, k2 or k3; k1, whose gradient is 0 in expectation, in the reward only."""
+    """k1, k2 or k3; k1 only in the reward, because its gradient as a loss is 0 in expectation."""
 
 
 class ReinforcePpBaselineOptions(ClippedOptions):
-    """Its own."""
+    """Options of REINFORCE++-baseline."""
 
     kl: LossKlOptions = LossKlOptions()
 
@@ -46,7 +46,7 @@ class ReinforcePpBaseline(GroupBaseline[ReinforcePpBaselineOptions]):
         return grpo_advantages(returns, groups, normalise_by_std=False)
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Whiten what the base puts on the tokens, unless all rows have their advantages already."""
+        """Whiten the advantages of the base class, unless all rows have their advantages already."""
         if all(ADVANTAGES in row.fields for row in rows):
             return rows
         centred = super().prepare(rows, models)

@@ -17,8 +17,8 @@ class Remax(Clipped[ClippedOptions]):
 
     .. math:: A_t = \sum_{k \ge t} r_k - R(\text{greedy})
 
-    The greedy episode is the strategy `greedy_baseline`'s: its reward is the value of the first state. A group without
-    it, because a budget cut the episode, is dropped.
+    The strategy `greedy_baseline` plays the greedy episode; its reward is the value of the first state. A group that
+    lacks this value, because a budget cut the episode, is dropped.
     """
 
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(sums_rewards=True, values=True)
@@ -29,7 +29,7 @@ class Remax(Clipped[ClippedOptions]):
         return Verdict.KEEP if known else Verdict.DROP
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Put the return from each token on, less the greedy one's, on it.
+        """Put on each token the return from there on, less the greedy episode's return.
 
         Raises ValueError for an episode whose first state has no value.
         """

@@ -1,4 +1,4 @@
-"""SAPO: a gate that closes softly takes the place of the clip."""
+"""SAPO: a gate that closes softly replaces the clip."""
 
 from typing import ClassVar
 
@@ -10,12 +10,12 @@ from gymfleet_trainer.learning.losses import Surrogate, Tokens
 
 
 class SapoOptions(GroupRelativeOptions):
-    """SAPO's own."""
+    """Options of SAPO."""
 
     tau_positive: PositiveFloat = 1.0
     """How fast the gate closes for tokens with a positive advantage, as their ratio leaves 1."""
     tau_negative: PositiveFloat = 1.05
-    """The same for tokens with a negative advantage, whose gradients are the less stable ones."""
+    """The same for tokens with a negative advantage, whose gradients are less stable."""
 
 
 class Sapo(GroupRelative[SapoOptions]):
@@ -31,7 +31,7 @@ class Sapo(GroupRelative[SapoOptions]):
     Options: ClassVar[type[SapoOptions]] = SapoOptions
 
     def surrogate(self, tokens: Tokens) -> Surrogate:
-        """Return the gated loss of each token. None is clipped."""
+        """Return the gated loss of each token. No token counts as clipped."""
         advantages = tokens.advantages
         positive, negative = (
             advantages.new_tensor(tau) for tau in (self.options.tau_positive, self.options.tau_negative)

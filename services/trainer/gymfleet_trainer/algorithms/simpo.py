@@ -9,12 +9,12 @@ from gymfleet_trainer.learning.preferences import Judged, Paired, PairedOptions,
 
 
 class SimpoOptions(PairedOptions):
-    """SimPO's own."""
+    """Options of SimPO."""
 
     beta: PositiveFloat = 2.0
     """Scale of the mean log-probabilities."""
     gamma: Annotated[float, Field(ge=0)] = 1.0
-    """By how much the scaled mean of the chosen side is to be above that of the rejected one."""
+    """By how much the scaled mean of the chosen side should exceed that of the rejected side."""
 
 
 class Simpo(Paired[SimpoOptions]):

@@ -16,12 +16,12 @@ from gymfleet_trainer.learning.steps import require_turns, shared_turns_once
 from gymfleet_trainer.model.batching import TrainSequence, TurnSpan
 
 _BRANCHED: Final = "branched_turns"
-"""The share of tokens whose turn is compared within its tree: 0 says that nothing branched."""
+"""The share of tokens whose turn is compared within its tree; 0 means that nothing branched."""
 _NOTHING: Final = "intra_weight and inter_weight are both 0, which leaves no advantage: give one of them above 0"
 
 
 class TreeGrpoOptions(ClippedOptions):
-    """Tree-GRPO's own."""
+    """Options of Tree-GRPO."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -34,18 +34,18 @@ class TreeGrpoOptions(ClippedOptions):
     )
 
     intra: Literal["tree", "siblings"] = "tree"
-    """What is compared within a tree: `tree`, its leaves with each other; `siblings`, the turns that lead on from the
-    same node, by the mean return of the leaves behind each."""
+    """What is compared within a tree: with `tree`, its leaves; with `siblings`, the turns that continue from the same
+    node, by the mean return of the leaves below each."""
     intra_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the comparison within a tree."""
     inter_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the comparison with all leaves of the task."""
     normalise_by_std: bool = True
-    """Divide what is compared by its standard deviation."""
+    """Divide the compared returns by their standard deviation."""
 
     @model_validator(mode="after")
     def something_is_compared(self) -> Self:
-        """One of the weights is above 0."""
+        """Require one of the weights to be above 0."""
         if self.intra_weight == self.inter_weight == 0:
             raise ValueError(_NOTHING)
         return self
@@ -60,7 +60,7 @@ class _Played(NamedTuple):
     edge: Hashable
     """Equal for a turn that several episodes share."""
     origin: Hashable
-    """Equal for turns that lead on from the same node."""
+    """Equal for turns that continue from the same node."""
 
 
 class TreeGrpo(Clipped[TreeGrpoOptions]):
@@ -71,14 +71,14 @@ class TreeGrpo(Clipped[TreeGrpoOptions]):
         A_t = \frac{1}{|L(t)|} \sum_{i \in L(t)} A_i
 
     R_i is the return of leaf i, T(i) the leaves of its tree, g those of all trees of the task, and F the standard
-    deviation of the same leaves or 1. A leaf that is alone in its tree has no first term. The sum of both, with weights
+    deviation of the same leaves or 1. A leaf alone in its tree has no first term. The sum of both terms, with weights
     of 1, is the paper's, quoted from memory. A turn t that several leaves L(t) share has a loss once, with the mean of
-    their advantages, where the paper trains on every leaf's whole path: within a tree in which all share it, the first
-    term is then 0. With `intra = "siblings"` the first term is of turns: what leads on from the same node is
-    compared by the mean return of the leaves behind it.
+    their advantages, where the paper trains on every leaf's whole path: if all leaves of a tree share the turn, the
+    first term is then 0. With `intra = "siblings"` the first term compares turns: those that continue from the same
+    node, by the mean return of the leaves below each.
 
-    What begins where an episode began is a tree: a strategy such as `tree_sampling` branches it. Episodes that were
-    played each by itself are trees of one leaf, and the algorithm is then GRPO.
+    Episodes that begin at the same root form a tree, which a strategy such as `tree_sampling` branches. Episodes that
+    were played separately are trees of one leaf, and the algorithm is then GRPO.
     """
 
     Options: ClassVar[type[TreeGrpoOptions]] = TreeGrpoOptions
@@ -86,17 +86,17 @@ class TreeGrpo(Clipped[TreeGrpoOptions]):
     reported: ClassVar[tuple[str, ...]] = (_BRANCHED,)
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
-        """Return the rows of a group, with a loss on what no episode before has."""
+        """Return the rows of a group; turns shared with an earlier episode carry no loss."""
         return shared_turns_once(super().rows(group))
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
-        """Drop an episode that is alone in its group, since a budget was spent."""
+        """Drop an episode that a spent budget left alone in its group."""
         return Verdict.KEEP if len(group) > 1 else Verdict.DROP
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Put on each turn's tokens the mean of what the leaves behind it are worth.
+        """Put on each turn's tokens the mean worth of the leaves below it.
 
-        Raises ValueError for a group of one episode, and for trained tokens that are of no turn.
+        Raises ValueError for a group of one episode, and for trained tokens that belong to no turn.
         """
         require_turns(rows, "tree_grpo")
         episodes = by_episode(rows)
@@ -129,7 +129,7 @@ class TreeGrpo(Clipped[TreeGrpoOptions]):
         played: Sequence[_Played],
         models: Models,
     ) -> list[float]:
-        """Return what each episode gained, less the KL of all of its turns, those included that another row trains."""
+        """Return each episode's return, less the KL of all its turns, including turns that another row trains."""
         returns = [sum(rows[row].total_reward for row in own) for own in episodes]
         penalised = self.penalised_rewards(rows, models)
         penalties: dict[Hashable, float] = {}
@@ -148,7 +148,7 @@ class TreeGrpo(Clipped[TreeGrpoOptions]):
         played: Sequence[_Played],
         returns: torch.Tensor,
     ) -> dict[Hashable, tuple[float, bool]]:
-        """Return for each turn its advantage within its tree, and whether it was compared there."""
+        """Return, for each turn, its advantage within its tree, and whether it was compared there."""
         normalise = self.options.normalise_by_std
         if self.options.intra == "siblings":
             means = _means(played, returns.tolist())
@@ -174,7 +174,7 @@ def _played(row: TrainSequence, episode: int, index: int, span: TurnSpan) -> _Pl
 
 
 def _means(played: Sequence[_Played], values: Sequence[float]) -> dict[Hashable, float]:
-    """Return for each turn the mean value of the episodes that it is part of."""
+    """Return, for each turn, the mean value of the episodes that contain it."""
     members: dict[Hashable, list[float]] = {}
     for turn in played:
         members.setdefault(turn.edge, []).append(values[turn.episode])

@@ -18,26 +18,26 @@ from gymfleet_trainer.model.batching import TrainSequence
 
 
 class TurnPpoOptions(ActorCriticOptions):
-    """PPO's; the discounts of its critic are those within a turn."""
+    """PPO's options; the critic's discounts are those within a turn."""
 
     turn_gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
     """Discount per turn."""
     turn_lam: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of generalised advantage estimation from turn to turn."""
+    """Lambda of generalised advantage estimation from turn to turn."""
 
 
 class TurnPpo(ActorCritic[TurnPpoOptions]):
     r"""PPO with the bi-level generalised advantage estimation of RAGEN, arXiv:2504.20073.
 
-    With the value :math:`V_k` at the last token of turn k, and all that was gained in it, :math:`r_k`:
+    With the value :math:`V_k` at the last token of turn k, and the sum :math:`r_k` of the rewards in that turn:
 
     .. math::
         \hat A_k = \delta_k + \gamma_{turn} \lambda_{turn} \hat A_{k+1}, \qquad
         \delta_k = r_k + \gamma_{turn} V_{k+1} - V_k
 
     The last token of the turn has :math:`A = \hat A_k`; those before it have
-    :math:`A_t = \gamma V_{t+1} - V_t + \gamma\lambda A_{t+1}`, so that no estimate reaches over a turn's end but that
-    of the turns. Then the batch is whitened, as with `ppo`.
+    :math:`A_t = \gamma V_{t+1} - V_t + \gamma\lambda A_{t+1}`, so that only the estimate between turns crosses the end
+    of a turn. Then the batch is whitened, as with `ppo`.
     """
 
     Options: ClassVar[type[TurnPpoOptions]] = TurnPpoOptions
@@ -45,7 +45,7 @@ class TurnPpo(ActorCritic[TurnPpoOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put advantages on rows, and keep values and returns for the critic.
 
-        Raises ValueError as `ActorCritic` does, and for trained tokens that are of no turn.
+        Raises ValueError as `ActorCritic` does, and for trained tokens that belong to no turn.
         """
         if not rows:
             return rows
@@ -73,7 +73,7 @@ class TurnPpo(ActorCritic[TurnPpoOptions]):
         values: Sequence[Tensor],
         final_values: Tensor,
     ) -> Tensor:
-        """Return the (E, K) advantages of K turns of E episodes, by the values at their last tokens."""
+        """Return the (E, K) advantages of K turns of E episodes, from the values at their last tokens."""
         rewards = [torch.tensor([step.reward for step in own], dtype=final_values.dtype) for own in steps]
         last = [
             torch.tensor(
@@ -90,7 +90,7 @@ class TurnPpo(ActorCritic[TurnPpoOptions]):
         return advantages
 
     def _within_turn(self, values: Tensor, estimate: Tensor) -> Tensor:
-        """Return the (N,) advantages of a turn's N tokens, of which the last has the turn's."""
+        """Return the (N,) advantages of a turn's N tokens; the last token has the turn's advantage."""
         rewards = torch.zeros_like(values)
         rewards[-1] = estimate + values[-1]
         mask = torch.ones(1, len(values), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""VAPO: PPO with a critic that has time to learn, and with lambdas by length."""
+"""VAPO: PPO with a critic that has time to learn, and with lambdas that depend on length."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,18 +21,18 @@ class PretrainedCriticOptions(CriticOptions):
     """The value function: its own model, initialised from the policy's body, and trained ahead of the policy."""
 
     lam: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of the returns that the critic learns; the policy's is by length."""
+    """Lambda of the returns that the critic learns; the policy's depends on the length."""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
-    """Steps in which the critic alone is trained."""
+    """Number of steps in which only the critic is trained."""
 
 
 class VapoOptions(ActorCriticOptions):
-    """VAPO's own."""
+    """Options of VAPO."""
 
     clip_high: PositiveFloat = 0.28
     """The ratio is clipped at `1 + clip_high`."""
     lam_alpha: PositiveFloat = 0.05
-    """The policy's lambda is `1 - 1 / (lam_alpha * length)`, of an episode with so many written tokens; at least 0."""
+    """The policy's lambda is `1 - 1 / (lam_alpha * length)`, at least 0; length is the episode's written tokens."""
     imitation: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the mean negative log-likelihood over the tokens of successful episodes."""
     critic: PretrainedCriticOptions = PretrainedCriticOptions()
@@ -45,8 +45,8 @@ class Vapo(ActorCritic[VapoOptions]):
         \lambda_{critic} = 1, \qquad \lambda_{policy} = 1 - \frac{1}{\alpha l}, \qquad
         L = L_{PPO} + \mu L_{NLL}
 
-    where :math:`L_{NLL}` is over the successful episodes alone. What an update of several
-    divides it by is its share of the batch's successful tokens as if all updates had the same.
+    where :math:`L_{NLL}` is over the successful episodes alone. With several updates per batch,
+    each divides it as if all updates had the same share of successful tokens.
     """
 
     Options: ClassVar[type[VapoOptions]] = VapoOptions
@@ -64,7 +64,7 @@ class Vapo(ActorCritic[VapoOptions]):
         ]
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Say also what each token's likelihood weighs: N / M, of N tokens in the batch M are of successful ones."""
+        """Also set each token's likelihood weight to N / M: of the batch's N tokens, M are in successful episodes."""
         marks = [row.fields[_SUCCESSFUL].to(models.dtype) * row.mask() for row in rows]
         num_successful = sum(float(mark.sum()) for mark in marks)
         scale = sum(row.num_trained for row in rows) / max(num_successful, 1.0)
@@ -72,7 +72,7 @@ class Vapo(ActorCritic[VapoOptions]):
         return [row.with_fields(**{_IMITATED: mark * scale}) for row, mark in prepared]
 
     def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
-        """Add the negative log-likelihood of what succeeded."""
+        """Add the negative log-likelihood of the successful episodes."""
         loss = super().loss(outputs, batch)
         if Trained.POLICY not in outputs.trained or self.options.imitation == 0:
             return loss

@@ -1,1 +1,1 @@
-"""Training by several processes: ranks, sharding, and Ray's workers."""
+"""Training with several processes: ranks, sharding, and Ray's workers."""

@@ -3,8 +3,8 @@
 A call is over when every rank has made it. Some calls, such as loading a checkpoint, do not synchronise the
 ranks: without this rule a slow rank would find the next call in place of its own.
 
-Workers come in groups: when one dies, Ray Train ends its group and starts another, which knows nothing of the
-earlier calls. A caller that still waits for an answer of the old group is then told that it is lost.
+Workers come in groups: when one dies, Ray Train ends its group and starts another, which has no record of the
+earlier calls. A caller that still waits for an answer of the old group then learns that it is lost.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gymfleet_trainer.errors import WorkersFailed, WorkersLost
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A method of the learner that is to be called on every worker."""
+    """A method of the learner to call on every worker."""
 
     number: int
     method: str
@@ -27,7 +27,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the method returned or raised on the first rank."""
+    """The value that the method returned, or the error that it raised, on the first rank."""
 
     value: Any = None
     error: Exception | None = None
@@ -100,13 +100,13 @@ class CallBroker:
             return self._answer
 
     async def close(self, reason: str) -> None:
-        """Accept no more calls: the workers end, and callers that wait for them are told why."""
+        """Accept no more calls: the workers end, and callers that wait for them get the reason."""
         async with self._changed:
             self._closed = reason
             self._changed.notify_all()
 
     def _made(self) -> bool:
-        """Return whether all ranks made the call or the first one gave up, as the others may then wait for ever."""
+        """Return whether all ranks made the call, or the first one failed, since the others may then wait for ever."""
         return self._answer is not None and (self._missing == 0 or self._answer.error is not None)
 
     def _over(self, group: int) -> bool:

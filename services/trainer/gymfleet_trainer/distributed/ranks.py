@@ -1,7 +1,7 @@
 """The processes that train one policy together, each with a share of the micro-batches.
 
-With FSDP2 every forward and backward pass synchronises all ranks, so all of them must run equally many: a rank
-that has no micro-batch left runs one whose result does not count.
+With FSDP2 every forward and backward pass synchronises all ranks, so all of them must run equally many micro-batches:
+a rank that has none left runs one whose result does not count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ class Ranks:
 
     @classmethod
     def alone(cls) -> Self:
-        """Return the only rank of a process group of one, which is made if this process is in none."""
+        """Return the only rank of a process group of one, which is created if this process is in none."""
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ class Ranks:
         return box[0]
 
     def any_of(self, value: Result | None) -> Result | None:
-        """Return on every rank what one of them has; of several the first. None where all have None."""
+        """Return, on every rank, the first value that is not None on any of them; None if all have None."""
         everyone: list[Any] = [None] * self.width
         dist.all_gather_object(everyone, value)
         return next((one for one in everyone if one is not None), None)
@@ -63,7 +63,7 @@ class Ranks:
         batches: Sequence[PackedBatch],
         parameters: Sequence[nn.Parameter],  # noqa: ARG002 - FSDP reduces the gradients of all it has sharded
     ) -> list[Sums]:
-        """Do as `MicrobatchExecutor`: each parameter's shard gets its gradient of the sum of all batches' losses."""
+        """See `MicrobatchExecutor`: each parameter's shard gets its gradient of the sum of all batches' losses."""
 
         def differentiate(batch: PackedBatch, counts: bool) -> Sums:
             loss, sums = loss_of(batch)

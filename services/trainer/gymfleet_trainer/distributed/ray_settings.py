@@ -1,11 +1,11 @@
-"""Ray's own settings where the operator has set none. Ray reads them on import, so they must be set before."""
+"""Ray's own settings where the operator has set none. Ray reads them on import, so they must be set earlier."""
 
 import os
 import secrets
 from typing import Final
 
 ADDRESS: Final = "RAY_ADDRESS"
-"""The cluster to use; without it, a cluster of this machine alone that ends with this process."""
+"""The cluster to use; by default, a cluster of this machine alone that ends with this process."""
 
 
 def prepare_ray() -> None:

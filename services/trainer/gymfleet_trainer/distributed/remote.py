@@ -24,16 +24,16 @@ from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.groups import Group
 
 CREATE = "create"
-"""The first call of a group: it has the arguments of `LocalLearner` and answers with the vocabulary size."""
+"""The first call of a group: it has the arguments of `LocalLearner` and returns the vocabulary size."""
 
 log = structlog.get_logger()
 
 
 class RemoteLearner:
-    """Let all workers make every call at once, each with its own part of the model.
+    """Have all workers make every call at once, each with its own part of the model.
 
     Raises:
-        WorkersLost: the workers died, from any call. A new learner starts from a checkpoint.
+        WorkersLost: raised by any call when the workers died. A new learner starts from a checkpoint.
         WorkersFailed: the workers died, and there will be no others.
     """
 
@@ -200,7 +200,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def _made(learner: LocalLearner | None, call: Call, ranks: Ranks) -> Answer:
-    """Make a call. Any error but a failed write, of all or the first rank, ends this worker, and with it the group."""
+    """Make a call. Any error but a failed write, on all ranks or the first, ends this worker and with it the group."""
     try:
         return Answer(getattr(learner, call.method)(*ray.get(call.arguments[0])))
     except Exception as error:

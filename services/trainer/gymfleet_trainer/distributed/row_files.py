@@ -1,7 +1,7 @@
 """Safetensors files that several ranks write and read together: each its own rows, so that none has a whole tensor.
 
-FSDP2 shards a tensor by its rows, and a file has them one after the other: a rank's shard is one range of bytes. What
-the ranks write together is an ordinary file, the same whatever their number.
+FSDP2 shards a tensor by its rows, and a file stores rows one after the other: a rank's shard is one range of bytes. The
+ranks together write an ordinary file, which is the same for any number of ranks.
 """
 
 import json
@@ -25,9 +25,9 @@ _DTYPES: Final = {
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 _SAME: Final = "same/"
-"""Before the name of a tensor in the notes of a file, which say what name it was written by."""
+"""Prefix of a tensor's name in the notes of a file, which record the name under which it was written."""
 _PIECE_BYTES: Final = 64 << 20
-"""Bytes that are brought to main memory and written at once."""
+"""Number of bytes that are brought to main memory and written at once."""
 
 
 class WriteFailed(OSError):
@@ -35,15 +35,15 @@ class WriteFailed(OSError):
 
 
 def can_hold(value: object) -> bool:
-    """Return whether a value is a tensor that such a file can have."""
+    """Return whether a value is a tensor that such a file can hold."""
     return isinstance(value, Tensor) and value.dtype in _DTYPES
 
 
 def together(ranks: Ranks | None, work: Callable[[], None], *, first_alone: bool = False) -> None:
-    """Have every rank do its part of a write, or the first one alone, and wait for all.
+    """Have every rank do its part of a write, or only the first one, and wait for all.
 
     Raises:
-        WriteFailed: a part failed; on all ranks. A process without ranks raises its own error.
+        WriteFailed: a part failed; raised on all ranks. A process without ranks raises its own error.
     """
     if ranks is None:
         work()
@@ -59,7 +59,7 @@ def together(ranks: Ranks | None, work: Callable[[], None], *, first_alone: bool
 
 
 class RowFile:
-    """One file, its header and where each tensor lies in it. Tensors that are one are written once, by the first name.
+    """One file: its header, and the place of each tensor. Identical tensors are written once, under the first name.
 
     The tensors must stand still until `write` has returned. A parameter that gets another tensor meanwhile is written
     as it was.
@@ -72,7 +72,7 @@ class RowFile:
         for name, value in tensors.items():
             if (first := distinct.setdefault(id(value), name)) != name:
                 notes[f"{_SAME}{name}"] = first
-        # As safetensors itself orders them: wide elements first, so that each begins at a multiple of its size.
+        # In the order of safetensors itself: wide elements first, so that each begins at a multiple of its size.
         names = sorted(distinct.values(), key=lambda name: (-tensors[name].element_size(), name))
         header: dict[str, Any] = {"__metadata__": notes}
         self._places: list[tuple[Tensor, int]] = []
@@ -90,13 +90,13 @@ class RowFile:
         self.size_bytes = len(self._head) + end
 
     def create(self) -> None:
-        """Make the file in its full length, with its header. The first rank alone does it, before any `write`."""
+        """Create the file in its full length, with its header. Only the first rank does this, before any `write`."""
         with self._path.open("wb") as file:
             file.write(self._head)
             file.truncate(self.size_bytes)
 
     def write(self, *, replicated: bool) -> int:
-        """Write this rank's rows, and of what every rank has whole all if `replicated`; return the number of bytes."""
+        """Write this rank's rows, and unsharded tensors whole if `replicated`; return the number of bytes."""
         written = 0
         descriptor = os.open(self._path, os.O_WRONLY)
         try:
@@ -114,8 +114,8 @@ class RowFile:
 def read_rows(path: Path, ranks: Ranks | None, whole: Callable[[str], bool]) -> dict[str, Tensor]:
     """Read a file's tensors into main memory.
 
-    With ranks each reads its own rows alone, of a tensor that is then sharded as FSDP2 shards weights; those for whose
-    names `whole` is true, and single numbers, it reads whole.
+    With ranks, each reads only its own rows, and the tensor is sharded as FSDP2 shards weights. Tensors for whose names
+    `whole` is true, and single numbers, are read whole.
     """
     mesh = None if ranks is None else init_device_mesh("cpu", (ranks.width,))
     with safe_open(path, framework="pt") as file:
@@ -147,7 +147,7 @@ def _row_bytes(value: Tensor) -> int:
 
 
 def _write(descriptor: int, own: Tensor, place: int) -> int:
-    """Write a tensor's elements from a place of a file on."""
+    """Write a tensor's elements into a file, starting at `place`; return the number of bytes."""
     elements = own.reshape(-1)
     step = max(1, _PIECE_BYTES // own.element_size())
     total = 0

@@ -18,14 +18,14 @@ from gymfleet_trainer.distributed.ranks import Ranks
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a sharded model is kept, and what it is gathered as."""
+    """Where a sharded model is kept, and the dtype in which it is gathered."""
 
     ranks: Ranks
     """The ranks that share the model."""
     device: torch.device
     """The device on which this rank computes."""
     compute_dtype: torch.dtype
-    """Whole weights are gathered in it, and gradients summed in at least float32, whatever the shards are held in."""
+    """Whole weights are gathered in it, and gradients summed in at least float32, whatever the dtype of the shards."""
     cpu_offload: bool = False
     """Whether shards, gradients and moments are in main memory."""
 
@@ -36,7 +36,7 @@ def shard(
     """Keep this rank's shard of `model`; whole weights exist for only one layer at a time.
 
     Args:
-        model: is the same on every rank; weights outside the layers are gathered while it is called as a module.
+        model: the same on every rank; weights outside the layers are gathered while it is called as a module.
         layers: the layers of `model`, which are called one after the other.
         placement: where the model is kept.
         exact: small modules, called as such, whose weights are gathered in at least float32.
@@ -45,7 +45,7 @@ def shard(
     mesh = init_device_mesh(device.type, (placement.ranks.width,))
     summed_in = torch.promote_types(placement.compute_dtype, torch.float32)
     offload = CPUOffloadPolicy(pin_memory=device.type != "cpu") if placement.cpu_offload else OffloadPolicy()
-    # Not autocast: it would keep a cast copy of all weights until the forward pass ends.
+    # Do not use autocast: it would keep a cast copy of all weights until the forward pass ends.
     policy = MixedPrecisionPolicy(param_dtype=placement.compute_dtype, reduce_dtype=summed_in)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload)
@@ -87,14 +87,14 @@ def collected_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a rank's shard of `value`, placed like `parameter`; a value of another shape is whole."""
+    """Return a rank's shard of `value`, placed like `parameter`; a value of another shape is returned whole."""
     return sharded_rows(parameter, value) if value.shape == parameter.shape else whole(value)
 
 
 def sharded_rows(parameter: Tensor, value: Tensor) -> Tensor:
     """Return a rank's shard of a `value` that has as many rows as `parameter`, placed like it.
 
-    The value is whole, or sharded by its rows over as many ranks, on any device.
+    The value is whole, or sharded by its rows over the same number of ranks, on any device.
     """
     if not isinstance(parameter, DTensor):
         return whole(value)
@@ -107,7 +107,7 @@ def sharded_rows(parameter: Tensor, value: Tensor) -> Tensor:
 
 
 def sharded_from(rows: Tensor, parameter: DTensor, like: Tensor | None = None) -> DTensor:
-    """Return a tensor of this rank's rows that is placed like `parameter`, and of its shape or that of `like`."""
+    """Return a tensor from this rank's rows that is placed like `parameter`, with its shape or that of `like`."""
     shaped = parameter if like is None else like
     mesh, placements = parameter.device_mesh, parameter.placements
     return DTensor.from_local(rows, mesh, placements, run_check=False, shape=shaped.shape, stride=shaped.stride())
@@ -136,7 +136,7 @@ def first_row(value: Tensor) -> int:
 
 
 def total(part: Tensor, of: Tensor) -> Tensor:
-    """Return the sum over the ranks of what each has made of its shard of `of`; all ranks must call this."""
+    """Return the sum over the ranks of `part`, computed by each from its shard of `of`; all ranks must call this."""
     if not isinstance(of, DTensor):
         return part
     mesh = of.device_mesh

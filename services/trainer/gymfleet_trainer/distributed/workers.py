@@ -32,7 +32,7 @@ log = structlog.get_logger()
 _PATIENCE_S: Final = 2.0
 _INTERRUPTED: Final = 128
 _OBJECT_STORE_BYTES: Final = 512 << 20
-"""It holds a batch of trajectories once for all workers of a node; what does not fit is spilled to disk."""
+"""The store holds a batch of trajectories once for all workers of a node; the rest is spilled to disk."""
 
 
 class _LocalTrainer(TorchTrainer):
@@ -50,7 +50,7 @@ class RayWorkers:
     """A group of workers that Ray Train keeps alive, with a new learner each time the group is restarted."""
 
     def __init__(self, recipe: Recipe, settings: TrainerSettings, directory: RunDirectory, *, local: bool) -> None:
-        """Start the workers in the Ray cluster of this process; `local` says that it is this machine alone."""
+        """Start the workers in the Ray cluster of this process; `local` if the cluster is this machine alone."""
         self._workers = recipe.trainer.workers
         self._timeout_s = settings.services_timeout_s
         self._group = 0
@@ -78,12 +78,12 @@ class RayWorkers:
         self._thread.start()
 
     def learner(self, recipe: Recipe, source: str, reference: Path) -> RemoteLearner:
-        """Return a learner on the newest group of workers, blocking until it exists; arguments as `LocalLearner`."""
+        """Return a learner on the newest group of workers; blocks until it exists. Arguments as for `LocalLearner`."""
         self._group = next_group(self._broker, self._group, self._workers, self._timeout_s)
         return RemoteLearner(self._broker, self._group, recipe, source, reference)
 
     def end(self) -> bool:
-        """Let the workers end; return False when they are busy and have not ended in time."""
+        """Have the workers end; return False if they are busy and have not ended in time."""
         self._broker.close.remote("the run has ended")
         self._thread.join(_PATIENCE_S)
         return not self._thread.is_alive()

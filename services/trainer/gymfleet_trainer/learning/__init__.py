@@ -1,1 +1,1 @@
-"""What every algorithm stands on: the engine of an update, losses, advantages, and the learner that holds them."""
+"""The base of every algorithm: the update engine, losses, advantages, and the learner that holds them."""

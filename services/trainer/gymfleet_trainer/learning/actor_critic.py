@@ -1,4 +1,4 @@
-"""What the algorithms with a critic share: values, generalised advantage estimation, the value loss."""
+"""The base of algorithms with a critic: values, generalised advantage estimation, the value loss."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from gymfleet_trainer.model.optimizer import OptimizerOptions
 VALUES = "values"
 RETURNS = "returns"
 VALUE_SIZE = "value_size"
-"""The metric that says how large the critic's values are: the mean of what they are without a sign."""
+"""The metric of how large the critic's values are: the mean of their absolute values."""
 
 Cuts: TypeAlias = Literal["go_on", "end"]
 
@@ -30,19 +30,19 @@ class CriticOptions(AlgorithmOptions):
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Discount per token."""
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95
-    """Of generalised advantage estimation."""
+    """Lambda of generalised advantage estimation."""
     value_clip: PositiveFloat = 0.5
     """Clip range of the value loss."""
     cuts: Cuts = "go_on"
-    """What follows where the recipe cut an episode: the value of the state that it was cut in, or with `"end"` nothing.
-    With `gamma` 1, and nowhere to fail but at the limit, every state that goes on comes to be worth a success."""
+    """What follows where the recipe cut an episode: the value of the state at the cut, or with `"end"` nothing. With
+    `gamma` 1, if episodes can fail only at the limit, every state that continues comes to be worth a success."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the critic alone is trained."""
+    """Number of steps in which only the critic is trained."""
     optimizer: OptimizerOptions = OptimizerOptions(learning_rate=1e-5)
 
 
 class ActorCriticOptions(ClippedOptions):
-    """What an algorithm with a critic can be told."""
+    """Options of an algorithm with a critic."""
 
     critic: CriticOptions = CriticOptions()
 
@@ -79,14 +79,14 @@ class ActorCritic(Clipped[ActorCriticT]):
         return frozenset({Trained.CRITIC}) if warms_up else frozenset(Trained)
 
     def policy_lam(self, num_written: Tensor) -> Tensor | None:  # noqa: ARG002 - for subclasses
-        """Return (E,) lambdas of the advantages of E episodes with so many written tokens; None for the critic's."""
+        """Return (E,) lambdas of E episodes' advantages by their numbers of written tokens; None for the critic's."""
         return None
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Compute GAE over the tokens that the model wrote, whitened over the batch; also keep values and returns.
 
-        An episode that has several rows is one sequence of written tokens here: after the last of a row comes the first
-        of the next row, whose value is that of the state with the new context.
+        An episode with several rows is one sequence of written tokens here: the last token of a row is followed by the
+        first of the next row, whose value is that of the state with the new context.
         Raises ValueError if the recipe cut off an episode whose record lacks the final prompt.
         """
         if not rows:
@@ -123,7 +123,7 @@ class ActorCritic(Clipped[ActorCriticT]):
         return row.num_trained > 0
 
     def loss(self, outputs: TokenOutputs, batch: PackedBatch) -> Loss:
-        """Return the sum of the policy's and the critic's loss, which has both gradients, as they share no weight."""
+        """Return the sum of the policy's and the critic's loss; it has both gradients, as the two share no weight."""
         critic = value_loss(
             outputs.values,
             batch.fields[VALUES],
@@ -145,7 +145,7 @@ class ActorCritic(Clipped[ActorCriticT]):
 
 
 def values_of(rows: Sequence[TrainSequence], models: Models, cuts: Cuts = "go_on") -> tuple[list[Tensor], Tensor]:
-    """Return (L,) values per row, and (B,) values of the states where the recipe cut, 0 for ended episodes."""
+    """Return (L,) values per row, and the (B,) values of the states at the recipe's cuts, 0 for ended episodes."""
     if cuts == "end":
         values = models.values(rows)
         return values, values[0].new_zeros(len(rows))

@@ -41,7 +41,7 @@ def grpo_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by
 def advantages_where_compared(
     returns: Tensor, group_ids: Sequence[Hashable], normalise_by_std: bool
 ) -> tuple[Tensor, list[bool]]:
-    """Return `grpo_advantages`, 0 for the only member of a group, and whether each has others in its group."""
+    """Return `grpo_advantages`, 0 for the only member of a group, and whether each return has others in its group."""
     members = Counter(group_ids)
     compared = [members[group] > 1 for group in group_ids]
     places = [place for place, known in enumerate(compared) if known]
@@ -60,13 +60,13 @@ def rloo_advantages(returns: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
 
 
 def opo_advantages(returns: Tensor, lengths: Tensor, group_ids: Sequence[Hashable]) -> Tensor:
-    r"""Compare each return with the mean of its group in which an episode weighs as much as it is long.
+    r"""Compare each return with the mean of its group, weighted by the lengths of the episodes.
 
     .. math:: A_i = R_i - \frac{\sum_j l_j R_j}{\sum_j l_j}
 
     OPO, arXiv:2505.23585: the baseline of least variance if the squared norm of a gradient grows with the
-    number of its tokens. `lengths` are (N,) numbers of written tokens; a group without any has the plain mean. The
-    rest is as in `grpo_advantages`.
+    number of its tokens. `lengths` are (N,) numbers of written tokens; a group without any tokens has the plain mean.
+    The rest is as in `grpo_advantages`.
     """
     groups, counts, _ = _group_means(returns, group_ids)
     weights = lengths.to(returns.dtype)
@@ -83,8 +83,8 @@ def gpg_advantages(returns: Tensor, group_ids: Sequence[Hashable], normalise_by_
 
     .. math:: A_i = \alpha \frac{R_i - \mathrm{mean}(R)}{F}, \qquad \alpha = \frac{N}{N - M}
 
-    GPG, arXiv:2504.02546: of N episodes M are in groups whose returns are all equal, and add nothing to
-    the gradient but to what it is divided by. F is 1, or the group's standard deviation. Shapes and errors as in
+    GPG, arXiv:2504.02546: M of the N episodes are in groups whose returns are all equal; they add nothing to the
+    gradient but count in its divisor. F is 1, or the group's standard deviation. Shapes and errors as in
     `grpo_advantages`.
     """
     advantages = grpo_advantages(returns, group_ids, normalise_by_std)
@@ -135,7 +135,7 @@ def gae(
         final_values: (B,) float, the value of the state after the last token; no grad.
         mask: (B, T) bool, True on tokens that the model wrote.
         gamma: discount per written token.
-        lam: trade-off between bias (0) and variance (1); one, or (B,) of them.
+        lam: trade-off between bias (0) and variance (1); one value, or (B,) values.
 
     Returns:
         Advantages and returns (`advantages + values`), both (B, T) and 0 outside the mask.

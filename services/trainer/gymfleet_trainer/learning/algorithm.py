@@ -1,4 +1,4 @@
-"""What an algorithm is: rows of tokens from trajectories, what each token is worth, and the loss.
+"""The interface of an algorithm: rows of tokens from trajectories, the worth of each token, and the loss.
 
 An algorithm sees rows and models, never services. The engine (`engine.py`) packs, differentiates, clips, shards and
 saves, and knows no algorithm.
@@ -28,7 +28,7 @@ OLD_LOGPROBS = "old_logprobs"
 
 
 class AlgorithmOptions(BaseModel):
-    """What an algorithm can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """Options of an algorithm, in the recipe's table that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class Need(StrEnum):
     """What the engine provides to an algorithm that asks for it."""
 
     OLD_LOGPROBS = "old_logprobs"
-    """`TokenOutputs.old_logprobs`: those of the weights before the batch, for a batch of several updates."""
+    """`TokenOutputs.old_logprobs`: those under the weights before the batch, for a batch of several updates."""
     REFERENCE = "reference"
     """A frozen copy of the policy as it was at the start of the stage."""
     CRITIC = "critic"
@@ -57,14 +57,14 @@ class Trained(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What becomes of a group that was played."""
+    """What to do with a group that was played."""
 
     KEEP = "keep"
     """It is trained on."""
     DROP = "drop"
-    """It is not trained on, and its step goes without it."""
+    """It is not trained on, and its step does without it."""
     ANOTHER = "another"
-    """A group of another task takes its place, up to `max_redraws` times; then it is trained on as it is."""
+    """A group of another task replaces it, up to `max_redraws` times; after that it is trained on as it is."""
 
 
 class Sample(NamedTuple):
@@ -73,7 +73,7 @@ class Sample(NamedTuple):
     scored: ScoredTrajectory
     staleness: int
     roles: tuple[str, ...] | None = None
-    """Whose tokens are trained; without it all."""
+    """Roles whose tokens are trained; None for all."""
 
 
 class Models(Protocol):
@@ -95,10 +95,10 @@ class Models(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """A micro-batch's share of the loss, and what it adds to the metrics; all metrics are detached."""
+    """A micro-batch's share of the loss, and its contribution to the metrics; all metrics are detached."""
 
     value: Tensor
-    """() float, with grad. Those of all micro-batches add up to the loss of the update: see `TokenOutputs.weights`."""
+    """() float, with grad. The values of all micro-batches add up to the update's loss: see `TokenOutputs.weights`."""
     parts: Mapping[str, Tensor | float] = field(default_factory=dict)
     """Parts of the loss: added up over an update, and averaged over the updates."""
     means: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Loss:
 
 
 class TokenOutputs:
-    """What the models say of one micro-batch, (T,) each: computed when it is asked for, and then once."""
+    """The models' outputs for one micro-batch, (T,) each: computed when first asked for, and only once."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class TokenOutputs:
         """The models that this update trains."""
         self._batch = batch
         self.counts = counts
-        """Of the whole update: what a mean divides by, so that micro-batches add up."""
+        """Counts of the whole update: means divide by them, so that micro-batches add up."""
         self._policy = policy
         self._reference = reference
         self._critic = critic
@@ -165,7 +165,7 @@ class TokenOutputs:
     def old_logprobs(self) -> Tensor:
         """Return the log-probabilities under the weights before the batch, without grad.
 
-        For the first update of a batch these are its own.
+        For the first update of a batch, these are the policy's own.
         """
         return self._batch.fields.get(OLD_LOGPROBS, self.logprobs.detach())
 
@@ -201,9 +201,9 @@ class Algorithm(ABC, Generic[OptionsT]):
 
     Options: ClassVar[type[AlgorithmOptions]] = AlgorithmOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts()
-    """What it asks of the rest of a recipe."""
+    """What it requires of the rest of a recipe."""
     roles: tuple[str, ...] | None = None
-    """Whose tokens the stage trains, as its samples say it too; without it all."""
+    """Roles whose tokens the stage trains, the same as in its samples; None for all."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -215,12 +215,12 @@ class Algorithm(ABC, Generic[OptionsT]):
 
     @property
     def gamma(self) -> float:
-        """Return the discount per token that rewards are spread with, unless the recipe gives one."""
+        """Return the discount per token for spreading rewards, unless the recipe gives one."""
         return 1.0
 
     @property
     def critic_optimizer(self) -> OptimizerOptions:
-        """Return how the critic is trained; only with `Need.CRITIC`."""
+        """Return the options of the critic's optimiser; only with `Need.CRITIC`."""
         return OptimizerOptions(learning_rate=1e-5)
 
     def trains(self, batch: int) -> frozenset[Trained]:  # noqa: ARG002 - for subclasses with a warm-up
@@ -230,13 +230,13 @@ class Algorithm(ABC, Generic[OptionsT]):
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:  # noqa: ARG002 - for subclasses
         """Return whether to train on a group. All its trajectories have rewards.
 
-        It depends on the group and the options alone: a run that was interrupted asks again, before any batch, and
-        must hear the same.
+        The verdict depends on the group and the options alone: a resumed run asks again, before any batch, and must
+        get the same answer.
         """
         return Verdict.KEEP
 
     def rows(self, group: Sequence[Sample]) -> list[TrainSequence]:
-        """Return the token sequences of a group's trajectories: one for each, more where its context was replaced."""
+        """Return the token sequences of a group's trajectories: one each, or more where the context was replaced."""
         return [
             row
             for sample in group
@@ -258,7 +258,7 @@ class Algorithm(ABC, Generic[OptionsT]):
     def after_batch(self, batch: int, models: Models, reported: Mapping[str, float]) -> None:
         """Do what is due after batch number `batch`, such as moving a controller.
 
-        `reported` is what the losses of the batch reported, equal in all processes.
+        `reported` holds what the losses of the batch reported; it is equal in all processes.
         """
 
     def refreshes_reference(self, num_batches: int) -> bool:  # noqa: ARG002 - for subclasses
@@ -266,8 +266,8 @@ class Algorithm(ABC, Generic[OptionsT]):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the algorithm must remember over a restart."""
+        """Return the state that the algorithm must keep across a restart."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""

@@ -1,4 +1,4 @@
-"""What an algorithm promises, tried on a small model: behind `gymfleet check FILE`, and the tests of our own."""
+"""Checks of an algorithm's promises on a small model, for `gymfleet check FILE` and our own tests."""
 
 import copy
 import math
@@ -42,10 +42,10 @@ _GROUPS: Final = 4
 _GROUP_SIZE: Final = 4
 _WHOLE: Final = 1 << 16
 _SMALL: Final = 24
-"""Tokens of a micro-batch: all of an update, and about one row."""
+"""Tokens of a micro-batch: `_WHOLE` fits all of an update, `_SMALL` about one row."""
 _PRECISION: Final = 1e-9
 _WARM_UP: Final = 1000
-"""Batches, among which the first one is looked for that trains the policy."""
+"""Number of batches to search for the first one that trains the policy."""
 _PASS: Final = OptimizerOptions(learning_rate=0.01, betas=(0.9, 0.95), eps=1e-4, max_grad_norm=1e3)
 
 Groups = list[list[ScoredTrajectory]]
@@ -57,7 +57,7 @@ class _Broken(Exception):
 
 @dataclass(frozen=True)
 class _Bench:
-    """What the promises are tried with: the class, a policy, and batches that were sampled from it."""
+    """The set-up of the checks: the class, a policy, and batches that were sampled from it."""
 
     kind: type[Algorithm[Any]]
     model: PolicyModel
@@ -72,7 +72,7 @@ class _Bench:
         )
         policy = copy.deepcopy(self.model) if model is None else model
         engine = UpdateEngine(policy, self.algorithm(), section, reference=self.model.frozen_copy())
-        # A promise about the policy says nothing while only a critic is trained.
+        # A check of the policy shows nothing while only a critic is trained.
         learning = (batch for batch in range(_WARM_UP) if Trained.POLICY in engine.algorithm.trains(batch))
         engine.num_batches = next(learning, 0)
         return engine
@@ -81,7 +81,7 @@ class _Bench:
 def examine(reference: str) -> list[str]:
     """Return a line for each promise that an algorithm breaks with its default options; none if it is sound.
 
-    Raises `PluginError` for a reference that leads to no algorithm.
+    Raises `PluginError` for a reference that names no algorithm.
     """
     kind = ALGORITHMS.find(reference)
     if faults := list(_faults_of_class(kind)):
@@ -216,7 +216,7 @@ _CHECKS: Final = (
 )
 
 
-# --- what they are tried with
+# --- the set-up of the checks
 
 
 @contextmanager
@@ -243,8 +243,8 @@ def _small_model() -> PolicyModel:
 def _sampled(model: PolicyModel, number: int) -> Groups:
     """Return groups of random episodes of up to four turns, with the model's own log-probabilities.
 
-    Those of a group begin with the same prompt, which is long enough to be computed once. One of each replaces its
-    context with its last turn, and is several sequences.
+    The episodes of a group begin with the same prompt, which is long enough to be computed once. One episode of each
+    group replaces its context in its last turn, and so becomes several sequences.
     """
     rng = random.Random(number)
     drafts = []
@@ -325,6 +325,6 @@ def _written(row: TrainSequence) -> list[int]:
 
 
 def _within(part: Sequence[int], whole: Sequence[int]) -> bool:
-    """Return whether `part` can be had from `whole` by leaving tokens out."""
+    """Return whether leaving tokens out of `whole` can give `part`."""
     rest = iter(whole)
     return all(token in rest for token in part)

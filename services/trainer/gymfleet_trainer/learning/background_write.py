@@ -1,4 +1,4 @@
-"""A write that goes on in a thread of its own while the weights stand still."""
+"""A write in a separate thread while the weights stand still."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 
 class BackgroundWrite:
-    """One write of this process, straight from the living tensors: whoever changes them waits for it first."""
+    """One write of this process, straight from the live tensors: code that changes them waits for it first."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
@@ -15,11 +15,11 @@ class BackgroundWrite:
         executor.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Wait until it is over, whether or not it failed."""
+        """Wait until the write is over, whether or not it failed."""
         wait([self._seconds])
 
     def result(self) -> float:
-        """Wait until it is over and return the seconds that it took. Raises what the write raised."""
+        """Wait until the write is over and return its duration in seconds. Raises what the write raised."""
         return self._seconds.result()
 
     def _timed(self) -> float:

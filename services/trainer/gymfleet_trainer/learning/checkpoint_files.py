@@ -1,4 +1,4 @@
-"""What a learner keeps on disk to go on from: models and states, written by all ranks at once, each its own rows.
+"""The files from which a learner resumes: models and states, written by all ranks at once, each its own rows.
 
 No rank gathers anything. A kept model is a directory that transformers loads, with one safetensors file.
 """
@@ -17,11 +17,11 @@ from gymfleet_trainer.distributed.row_files import RowFile, can_hold, read_rows,
 _STATES: Final = "optimizer.pt"
 _TENSORS: Final = "optimizer.safetensors"
 _WHOLE: Final = frozenset({"torch", "algorithm"})
-"""States below these names know nothing of shards: torch's random state, and what an algorithm remembers."""
+"""States under these names are never sharded: torch's random state, and the algorithm's state."""
 
 
 class Kept(Protocol):
-    """What is kept as a model: a policy, its adapter, or a reference."""
+    """A model to keep: a policy, its adapter, or a reference."""
 
     def describe(self, directory: Path) -> None:
         """Write everything but the weights, as transformers and peft read it."""
@@ -34,7 +34,7 @@ def write_kept(models: Mapping[Path, Kept], ranks: Ranks | None) -> None:
     """Write models into new directories; all ranks call this.
 
     Raises:
-        OSError: a write failed; on every rank, whichever it was.
+        OSError: a write failed on any rank; raised on every rank.
     """
     together(ranks, begin_kept(models, ranks))
 
@@ -46,15 +46,15 @@ def begin_kept(
     beside: Callable[[], None] = lambda: None,
     states: tuple[Path, Mapping[str, Any]] | None = None,
 ) -> Callable[[], None]:
-    """Make the files of models in new directories, and of `states` in one that exists; all ranks call this.
+    """Create the files of models in new directories, and of `states` in an existing one; all ranks call this.
 
-    The first rank alone calls `beside`, which writes what else belongs to them.
+    Only the first rank calls `beside`, which writes the other files that belong to them.
 
-    Returns what writes this rank's rows into them. It meets no other rank, so that any thread may call it; until it
-    has returned, the tensors of models and states must stand still.
+    Returns a function that writes this rank's rows into the files. It waits for no other rank, so any thread may call
+    it; until it has returned, the tensors of models and states must stand still.
 
     Raises:
-        OSError: a write failed; on every rank, whichever it was.
+        OSError: a write failed on any rank; raised on every rank.
     """
     files = []
     for directory, model in models.items():
@@ -87,9 +87,9 @@ def begin_kept(
 
 
 def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:
-    """Return the states beside kept models, on the CPU: tensors are whole, or with ranks sharded by their rows.
+    """Return the states that belong to kept models, on the CPU: tensors are whole, or with ranks sharded by rows.
 
-    They may have been written by another number of ranks. An algorithm's own tensors are always whole.
+    A different number of ranks may have written them. An algorithm's own tensors are always whole.
     """
     states: dict[str, Any] = torch.load(directory / _STATES, map_location="cpu", weights_only=True)
     for name, value in read_rows(
@@ -104,7 +104,7 @@ def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:
 
 
 def _without_tensors(value: Any, path: tuple[Any, ...], found: dict[str, Tensor]) -> Any:
-    """Return nested dicts without their tensors, which are added to `found` by where they stood."""
+    """Return nested dicts without their tensors, which are added to `found` under their paths."""
     rest: dict[Any, Any] = {}
     for key, part in value.items():
         place = (*path, key)

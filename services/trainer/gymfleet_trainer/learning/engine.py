@@ -1,6 +1,6 @@
 """The engine of an update: it packs rows, differentiates, clips, steps the optimisers and keeps their state.
 
-It knows no algorithm: what the rows are, what their tokens are worth and what the loss is, the algorithm says.
+It knows no algorithm: the algorithm defines the rows, the worth of their tokens, and the loss.
 """
 
 import math
@@ -31,14 +31,14 @@ from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.temperatures import pack_by_temperature
 
 Rows = dict[int, Tensor]
-"""Index of a row to (L,) values on the CPU."""
+"""Maps the index of a row to its (L,) values on the CPU."""
 
 
 class UpdateEngine(Models):
-    """Train one policy on batches of rows, as an algorithm says.
+    """Train one policy on batches of rows with an algorithm.
 
     Training is deterministic: on the same hardware with the same number of threads, the same seed, weights and
-    batches give the same weights, also when interrupted by `state_dict` and `load_state_dict`.
+    batches give the same weights, even when interrupted by `state_dict` and `load_state_dict`.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class UpdateEngine(Models):
 
         Args:
             model: the policy, which is trained in place.
-            algorithm: what the rows mean.
+            algorithm: defines the meaning of the rows.
             section: how a batch is divided into updates and micro-batches, and how the policy is optimised.
             seed: the seed of the split into updates.
             temperature: the sampling temperature of rows that name none.
             reference: the policy at the start of the stage, or at its last refresh; copied from `model` when the
                 algorithm needs one and none is given. A resumed run must give it.
-            sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows carry
-                their old log-probabilities already and they need not be computed again.
+            sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows already
+                carry their old log-probabilities, which need not be computed again.
         """
         self.model = model
         self.algorithm = algorithm
@@ -79,7 +79,7 @@ class UpdateEngine(Models):
         copied = reference is None and Need.REFERENCE in algorithm.needs
         self.reference: Reference | None = model.as_reference() if copied else reference
         self.reference_is_refreshed = False
-        """Whether the reference is another one than at the start of the stage, so that a checkpoint must have it."""
+        """Whether the reference has changed since the start of the stage, so that a checkpoint must contain it."""
         self.critic: ValueModel | None = None
         self.critic_optimizer: PolicyOptimizer | None = None
         if Need.CRITIC in algorithm.needs:
@@ -201,8 +201,8 @@ class UpdateEngine(Models):
     ) -> list[TrainSequence]:
         """Add the log-probabilities under the weights before the batch, where they are not available for free.
 
-        The first update of the batch runs on those weights itself, and an exact sampler has already provided those of
-        fresh rows.
+        The first update of the batch runs on those weights itself, and an exact sampler has already provided the
+        log-probabilities of fresh rows.
         """
         if Need.OLD_LOGPROBS not in self.algorithm.needs:
             return list(rows)
@@ -281,7 +281,7 @@ class UpdateEngine(Models):
         return lambda batch: model.token_logprobs(batch, temperature=batch.temperature).logprobs
 
     def _computed(self, rows: Sequence[TrainSequence], of: Callable[[PackedBatch], Tensor]) -> list[Tensor]:
-        """Return what a model says of each row, (L,) on the CPU, without gradients."""
+        """Return a model's outputs for each row, (L,) on the CPU, without gradients."""
 
         def work(batch: PackedBatch) -> list[Tensor]:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Rows by episode: an episode has several where its context was replaced, and they stand in order."""
+"""Rows by episode: an episode has several, in order, where its context was replaced."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ def by_episode(rows: Sequence[TrainSequence]) -> list[list[int]]:
 
 
 def summed(rows: Sequence[TrainSequence], values: Sequence[float]) -> dict[str, float]:
-    """Return for each episode, by its id, the sum of one value per row."""
+    """Return, for each episode id, the sum of one value per row."""
     totals: dict[str, float] = {}
     for row, value in zip(rows, values, strict=True):
         totals[row.trajectory_id] = totals.get(row.trajectory_id, 0.0) + value
@@ -27,7 +27,7 @@ def summed(rows: Sequence[TrainSequence], values: Sequence[float]) -> dict[str, 
 
 
 def on_written(rows: Sequence[TrainSequence], values: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return (L,) for each row: its episode's value, () each, on the tokens that have a loss, and 0 elsewhere."""
+    """Return an (L,) tensor per row: its episode's () value on the tokens that have a loss, and 0 elsewhere."""
     return [torch.where(torch.tensor(row.loss_mask), values[row.trajectory_id], 0.0) for row in rows]
 
 
@@ -48,9 +48,9 @@ def parted(values: Tensor, episodes: Sequence[Sequence[int]], lengths: Sequence[
 def discounted_returns(
     rows: Sequence[TrainSequence], rewards: Sequence[Sequence[float]], gamma: float, dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return (L,) for each row: at each written token the rewards from there to its episode's end, 0 elsewhere.
+    """Return an (L,) tensor per row: at each written token the rewards to its episode's end, 0 elsewhere.
 
-    `gamma` discounts per written token: what the environment says takes no time.
+    `gamma` discounts per written token: the environment's tokens take no time.
     """
     if not rows:
         return []
@@ -65,7 +65,7 @@ def discounted_returns(
 def whitened(rows: Sequence[TrainSequence], values: Sequence[Tensor]) -> list[Tensor]:
     """Return (L,) values with mean 0 and variance 1 over all tokens of the batch that have a loss, and 0 elsewhere.
 
-    Fewer than two such tokens have no variance, and stay as they are.
+    Fewer than two such tokens have no variance; the values then stay as they are.
     """
     if sum(row.num_trained for row in rows) < 2:
         return list(values)

@@ -1,4 +1,4 @@
-"""What the algorithms share whose advantages are those of GRPO."""
+"""The base of algorithms with the advantages of GRPO."""
 
 from collections.abc import Sequence
 from typing import ClassVar, TypeVar
@@ -14,15 +14,15 @@ from gymfleet_trainer.learning.policy_gradient import EpisodeAdvantages, PolicyG
 
 
 class GroupRelativeOptions(PolicyGradientOptions):
-    """What an algorithm with the advantages of GRPO can be told."""
+    """Options of an algorithm with the advantages of GRPO."""
 
     aggregation: LossAggregation = "sequence_mean_token_mean"
-    """As the paper has it. token_mean, sequence_mean_token_sum, sequence_mean_token_mean or
+    """By default as in the paper. token_mean, sequence_mean_token_sum, sequence_mean_token_mean or
     sequence_mean_token_sum_norm, which divides the sums by `norm_tokens`."""
     normalise_by_std: bool = True
     """Divide a group's advantages by their standard deviation."""
     dynamic_sampling: bool = False
-    """Ask for another group in the place of one whose episodes all have the same reward, and which therefore has no
+    """Ask for another group to replace one whose episodes all have the same reward, and which therefore has no
     gradient; up to `max_redraws` times."""
 
 
@@ -30,16 +30,16 @@ GroupRelativeT = TypeVar("GroupRelativeT", bound=GroupRelativeOptions)
 
 
 class GroupRelative(EpisodeAdvantages[GroupRelativeT]):
-    """Episodes compared with others of their group, in units of its standard deviation.
+    """Compare episodes with others of their group, in units of its standard deviation.
 
-    With `dynamic_sampling` groups without a signal are replaced, as in DAPO, arXiv:2503.14476, section 3.2.
+    With `dynamic_sampling`, groups without a signal are replaced, as in DAPO, arXiv:2503.14476, section 3.2.
     """
 
     Options: ClassVar[type[GroupRelativeOptions]] = GroupRelativeOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
-        """Ask for another group where all rewards are equal, if the recipe says so."""
+        """Ask for another group where all rewards are equal, if the recipe enables it."""
         different = {scored.reward.total for scored in group if scored.reward is not None}
         return Verdict.ANOTHER if self.options.dynamic_sampling and len(different) < 2 else Verdict.KEEP
 

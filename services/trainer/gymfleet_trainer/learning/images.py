@@ -1,4 +1,4 @@
-"""Images of conversations and episodes as what a model sees in rows of tokens."""
+"""Images of conversations and episodes, as a model sees them in rows of tokens."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from gymfleet_trainer.model.vision import SeenImage
 
 
 class LazyReader:
-    """The reader of a model, a directory or hub id, which is made for the first image."""
+    """The image reader of a model (a directory or hub id), created for the first image."""
 
     def __init__(self, model: str | Path) -> None:
         self._model = str(model)
@@ -33,7 +33,7 @@ class LazyReader:
         return [_seen(placed.start, placed.image) for placed in self._reader.placed(images, prompt, offset)]
 
     def rows(self, rows: Iterable[TrainSequence]) -> list[TrainSequence]:
-        """Return rows of episodes with their images read. Raises TrainerError for one that is not as it was played."""
+        """Return rows of episodes with their images read. Raises TrainerError for one unlike the played one."""
         return [self._read(row) if row.images else row for row in rows]
 
     def _read(self, row: TrainSequence) -> TrainSequence:

@@ -1,4 +1,4 @@
-"""What a judge learns from: the questions that a reward service would ask, and the verdicts that known rewards give."""
+"""A judge's training data: the questions that a reward service would ask, and the verdicts that known rewards give."""
 
 import hashlib
 import math
@@ -19,11 +19,11 @@ from gymfleet_trainer.learning.reward_data import Example, Pair
 from gymfleet_trainer.model.batching import TrainSequence
 
 Verdict: TypeAlias = str | float
-"""What stands under the verdict's own key: a score, or which of two is better."""
+"""The value under the verdict's own key: a score, or which of two is better."""
 
 _HALF: Final = math.log(0.5)
 _DIGITS: Final = 6
-"""Behind the point of a score."""
+"""Decimal places of a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Asked:
     """A question as a component asks it, with the verdict that the reward gives."""
 
     name: str
-    """Unlike that of all other questions."""
+    """Unique among all questions."""
     unit: str
-    """Of both orders of a pair the same: they stand in one update."""
+    """The same for both orders of a pair, which belong in one update."""
     question: Question
     label: Verdict
     choices: tuple[Verdict, ...]
-    """All verdicts that it can have, the label among them."""
+    """All possible verdicts, including the label."""
 
     @property
     def nonce(self) -> str:
@@ -52,7 +52,7 @@ class Judged:
     asked: Asked
     prompt: tuple[int, ...]
     replies: Mapping[Verdict, tuple[int, ...]]
-    """Of each choice, with the token that ends it."""
+    """The tokens of each choice, including the one that ends it."""
 
     @property
     def num_tokens(self) -> int:
@@ -60,11 +60,11 @@ class Judged:
         return len(self.prompt) + max(map(len, self.replies.values()))
 
     def row(self) -> TrainSequence:
-        """Return the question with its verdict, of which alone the tokens are learned."""
+        """Return the question with its verdict; only the verdict's tokens are learned."""
         return self._row(self.asked.label, self.asked.name, unit=self.asked.unit)
 
     def choice_rows(self) -> list[TrainSequence]:
-        """Return the question with each verdict that it can have."""
+        """Return the question with each possible verdict."""
         return [self._row(choice, f"{self.asked.name}/{place}") for place, choice in enumerate(self.asked.choices)]
 
     def _row(self, verdict: Verdict, name: str, **more: Any) -> TrainSequence:
@@ -75,12 +75,12 @@ class Judged:
 
 
 class Questions:
-    """Ask about episodes what a reward service asks, and write it in a model's tokens.
+    """Ask a reward service's questions about episodes, and write them in a model's tokens.
 
     Args:
         options: which components ask, and how.
-        chat: the tokenizer and chat template of the model that answers. A server of it uses the same.
-        max_tokens: a question that is longer with its verdict is left out.
+        chat: the tokenizer and chat template of the model that answers. A server of the model uses the same.
+        max_tokens: a question that exceeds this together with its verdict is left out.
     """
 
     def __init__(self, options: GenerativeJudgeOptions, chat: ChatTokens, max_tokens: int) -> None:
@@ -90,9 +90,9 @@ class Questions:
         self._rubric, self._pairs = ByRubric(options, options), ByPairs(options)
 
     def about(self, examples: Sequence[Example], pairs: Sequence[Pair]) -> tuple[list[Judged], Counter[str]]:
-        """Return the questions about episodes and pairs, and how many of these were left out for which reason.
+        """Return the questions about episodes and pairs, and how many of these were left out, by reason.
 
-        Raises `UnusableTemplate` for a template that takes no message of the system.
+        Raises `UnusableTemplate` for a template that accepts no system message.
         """
         found: list[Judged] = []
         left_out = Counter(dict.fromkeys(("not_shown", "alike", "too_long"), 0))
@@ -124,7 +124,7 @@ class Questions:
         return [Asked(example.name, example.name, question, self._grade(example.reward), self._grades())]
 
     def _compared(self, pair: Pair) -> list[Asked]:
-        """Return both orders of the question about a pair, none where both show the same. Raises `NotShown`."""
+        """Return both orders of the question about a pair; none if both sides show the same. Raises `NotShown`."""
         better, worse = self._pairs.transcripts([one.scored.trajectory for one in pair])
         if better == worse:
             return []
@@ -135,7 +135,7 @@ class Questions:
         ]
 
     def _grade(self, reward: float) -> Verdict:
-        """Return the score that is nearest to a reward's place between the worst and the best; of two the higher."""
+        """Return the score nearest to a reward's place between the worst and the best; of two scores, the higher."""
         worst, best = self._options.worst_reward, self._options.best_reward
         share = min(max((reward - worst) / (best - worst), 0.0), 1.0)
         return self._grades()[math.floor(share * (self._options.grades - 1) + 0.5)]
@@ -146,7 +146,7 @@ class Questions:
         return tuple(int(score) if score.is_integer() else round(score, _DIGITS) for score in scores)
 
     def _fitting(self, unit: Sequence[Asked]) -> list[Judged] | None:
-        """Return questions in tokens, None where one of them is too long."""
+        """Return questions in tokens; None if one of them is too long."""
         found = []
         for asked in unit:
             messages = asked.question.messages(asked.nonce)
@@ -163,11 +163,11 @@ class Questions:
 
 
 def measures(judged: Sequence[Judged], logprobs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return how well questions are answered, by the likeliest of the verdicts that each can have.
+    """Return how well questions are answered, by the likeliest of the possible verdicts of each.
 
-    `accuracy` is the share of those whose likeliest verdict is the label. Where each token of it has more than half of
-    the probability, decoding that always takes the likeliest token writes it word for word, so that a reward service
-    reads it: `read_at_least` is the share of these, and `right_at_least` of those that are the label too.
+    `accuracy` is the share of questions whose likeliest verdict is the label. If each token of that verdict has more
+    than half of the probability, greedy decoding writes the verdict word for word, so that a reward service can read
+    it: `read_at_least` is the share of such questions, and `right_at_least` the share where it is also the label.
 
     Args:
         judged: the questions, at least one.

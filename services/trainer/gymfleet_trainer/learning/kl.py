@@ -52,7 +52,7 @@ def adapted_coefficient(coefficient: float, measured: float, *, target: float, h
     Args:
         coefficient: :math:`\beta`.
         measured: the mean estimate of the batch.
-        target: above 0, of the same kind.
+        target: above 0, an estimate of the same kind.
         horizon: h, in batches.
     """
     error = min(max(measured / target - 1, -_MAX_ERROR), _MAX_ERROR)

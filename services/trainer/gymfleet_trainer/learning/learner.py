@@ -69,7 +69,7 @@ class LocalLearner:
     Args:
         recipe: the recipe of the run.
         source: the weights to start from, a directory or a hub id; its tokenizer is saved with every model.
-        references: where a stage keeps the reference policy of its KL term, in a folder of its name.
+        references: where a stage keeps the reference policy of its KL term, in a folder named after the stage.
         ranks: the ranks that share the model. The first of them writes what is saved.
     """
 
@@ -83,7 +83,7 @@ class LocalLearner:
         if recipe.trainer.cpu_offload and ranks is None and self._device.type != "cpu":
             self._ranks = Ranks.alone()  # the weights of a single process too come to its GPU layer by layer
         self._masters: torch.dtype | None = None
-        """What the policy's weights are held in; None for the dtype of the trainer, or float32."""
+        """The dtype in which the policy's weights are held; None for the dtype of the trainer, or float32."""
         torch.manual_seed(recipe.seed)
         disable_progress_bar()  # one bar per saved version would flood the log
         self._model = self._load(source) if recipe.model.lora is None else self._adapting(source, recipe.model.lora)
@@ -108,7 +108,7 @@ class LocalLearner:
     # --- training
 
     def start_from(self, model: Path | None) -> None:
-        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
+        """Replace the weights by those that an earlier stage left in a directory, or by the run's initial ones."""
         self._stand_still()
         if isinstance(self._model, AdaptedPolicy):
             self._model.load_adapter(model)
@@ -140,7 +140,7 @@ class LocalLearner:
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
     ) -> list[TrainSequence]:
-        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
+        """Return demonstrations as training sequences, with a loss only on the tokens of these roles, or on all."""
         rows = (row for scored in trajectories for row in sequences_from_trajectory(scored, roles=roles))
         return self._images.rows(rows)
 
@@ -175,19 +175,19 @@ class LocalLearner:
             return engine.update(self._images.rows(rows)) | told
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
-        """Train on one batch of rows that a stage made itself, as its algorithm says."""
+        """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
         self._stand_still()
         engine = self._engine()
         with blamed(engine.algorithm):
             return engine.update(self._images.rows(rows))
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+        """Make one pass of a reward model over its rows, in an order that depends on the same as in `sft_epoch`."""
         self._stand_still()
         return self._reward_model().epoch(rows, random.Random(f"{self._recipe.seed}/{self._stage}/{epoch}"))
 
     def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
-        """Return the numbers that the reward model says of each row."""
+        """Return the reward model's numbers for each row."""
         return self._reward_model().numbers(rows)
 
     # --- parity with the engine
@@ -195,7 +195,7 @@ class LocalLearner:
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
         """Return the log-probabilities, at temperature 1, of each sample's tokens after its prompt.
 
-        They are those of the weights as they are published.
+        They are computed with the weights as they are published.
         """
         sequences = [
             unweighted([*prompt, *sample], len(prompt), str(index))
@@ -235,7 +235,7 @@ class LocalLearner:
         return compare(ours, theirs)
 
     def _published_logprobs(self, sequences: Sequence[TrainSequence], *, temperature: float) -> list[list[float]]:
-        """Return `_logprobs` of the weights as they are published, which are those that the engines have."""
+        """Return `_logprobs` under the weights as they are published, which are those of the engines."""
         if self._ranks is not None and self._model.to_be_rounded(self._published_dtype):
             self._stand_still()  # FSDP2 holds on to its shards, which are therefore rounded in place
         with self._model.rounded(self._published_dtype):
@@ -248,7 +248,7 @@ class LocalLearner:
         `temperature` is for sequences that name none.
         """
         rows: list[list[float]] = [[] for _ in sequences]
-        # Every rank computes all, as it is little and rarely done.
+        # Every rank computes all of it: this is little work, and rarely done.
         for packed in pack_by_temperature(sequences, _MICROBATCH_TOKENS, default=temperature):
             batch = packed.to(self._device)
             logprobs = self._model.token_logprobs(batch, temperature=batch.temperature).logprobs.cpu()
@@ -259,7 +259,7 @@ class LocalLearner:
     # --- on disk
 
     def save_weights(self, directory: Path) -> None:
-        """Write what the engine loads, in its dtype: the model, or with `[model.lora]` the adapter alone."""
+        """Write the weights that the engine loads, in its dtype: the model, or with `[model.lora]` only the adapter."""
         if isinstance(self._model, AdaptedPolicy):
             self._model.save_adapter(directory, dtype=self._published_dtype)
         else:
@@ -282,9 +282,9 @@ class LocalLearner:
         self._keep(directory, READING)
 
     def save_reward_model(self, directory: Path) -> None:
-        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
+        """Write the reward model, its tokenizer and a note of its template, as the reward service loads them.
 
-        Of a judge, what a server of language models loads.
+        For a judge, write the files that a server of language models loads.
         """
         self._reward_model().save_pretrained(directory)
         writes_text = isinstance(self._training, GenerativeJudgeOptions)
@@ -332,7 +332,7 @@ class LocalLearner:
         return seconds[0]
 
     def _stand_still(self) -> None:
-        """Wait until no checkpoint is written from the weights and moments, because they are about to change."""
+        """Wait for any checkpoint that is being written from the weights and moments, as they are about to change."""
         if self._writing is not None:
             self._writing.wait()
 
@@ -409,7 +409,7 @@ class LocalLearner:
             self._refreshed = self._held(self._refreshed, frozen=True)
 
     def _held(self, model: PolicyModel, *, frozen: bool = False) -> PolicyModel:
-        # FSDP2 keeps what it learned of the dtype at the first pass: a model is loaded once more.
+        # FSDP2 keeps the dtype that it saw in the first pass, so the model is loaded once more.
         place = self._references / ".held"
         if self._writes:
             shutil.rmtree(place, ignore_errors=True)  # what a killed process left
@@ -481,7 +481,7 @@ class LocalLearner:
         return self._loaded_reference(self._kept_policy())
 
     def _kept_policy(self, *, whole: bool = False) -> Path:
-        """Return where the policy lies on disk as it was when the stage began: its adapter, unless it must be whole."""
+        """Return the directory of the policy (its adapter, unless it must be whole) as it was when the stage began."""
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):

@@ -31,7 +31,7 @@ class GlobalCounts:
 
     @classmethod
     def of(cls, num_trained: Iterable[int], units: Iterable[str | None] = ()) -> "GlobalCounts":
-        """Count from each sequence's number of tokens with a loss, those included that have no gradient, and unit."""
+        """Count from each sequence's unit and its number of tokens with a loss, including those without a gradient."""
         numbers = list(num_trained)
         named = {unit for number, unit in zip(numbers, units, strict=False) if number > 0 and unit is not None}
         return cls(tokens=sum(numbers), sequences=sum(number > 0 for number in numbers), units=len(named))
@@ -52,7 +52,7 @@ class Tokens:
     cu_seqlens: Tensor
     """(S + 1,) int, where sequences start. Sequences are never split."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
-    """What `prepare` put on the rows, by name."""
+    """The fields that `prepare` put on the rows, by name."""
 
     @classmethod
     def of(
@@ -82,7 +82,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """What each token loses, and which of them are held back."""
+    """The loss of each token, and which tokens are held back."""
 
     losses: Tensor
     """(T,) float, with grad; before weights and corrections."""
@@ -144,7 +144,7 @@ def clipped_surrogate(
     negative advantage never count more than :math:`c\,|A_t|` (arXiv:1912.09729, eq. 5).
 
     Args:
-        tokens: what is trained on.
+        tokens: the tokens to train on.
         clip_low: the ratio's lower bound is `1 - clip_low`.
         clip_high: the ratio's upper bound is `1 + clip_high`.
         dual_clip: c > 1, or None.
@@ -182,9 +182,9 @@ def importance_weight(
         behaviour_logprobs: (T,) float.
         mask: (T,) bool, tokens with a loss; others weigh 1.
         cu_seqlens: (S + 1,) int, where sequences start.
-        level: of what the ratio is taken.
+        level: what the ratio is taken over.
         cap: C, above 1.
-        masked: leave out what is too far off, in the place of bounding it.
+        masked: leave out weights that are too far off instead of bounding them.
     """
     log_ratio = torch.where(mask, old_logprobs - behaviour_logprobs, 0.0).detach()
     if level != "token":

@@ -1,4 +1,4 @@
-"""The metrics that an update reports, and how they are summed up without waiting for the device."""
+"""The metrics that an update reports, and their summation without waiting for the device."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A bonus for states that few episodes of the run came to, which is added to rewards before advantages are computed.
+"""A bonus for states that few episodes of the run reached, added to rewards before advantages are computed.
 
 Count-based exploration: beta / sqrt(n(s)) (MBIE-EB, Strehl and Littman 2008; Bellemare et al. 2016, arXiv:1606.01868).
 """
@@ -15,19 +15,19 @@ _DIGEST_BYTES: Final = 12
 
 
 class NoveltyOptions(BaseModel):
-    """What a new state is worth."""
+    """Options of the bonus for new states."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weight: PositiveFloat = 0.1
-    """Of a state that no other episode came to; of one that n episodes came to, those of the batch among them, it is
-    divided by the square root of n."""
+    """Bonus of a state that no other episode reached; for a state that n episodes reached, those of the batch included,
+    it is divided by the square root of n."""
     max_states: PositiveInt = 1_000_000
-    """States that are counted; those that come later gain nothing."""
+    """Number of states that are counted; states beyond it get no bonus."""
 
 
 class Novelty:
-    """Counts the episodes that came to each state: what was observed after an action, in one task.
+    """Count the episodes that reached each state: the observation after an action, in one task.
 
     A state pays once in an episode, so that going in circles gains nothing.
     """
@@ -39,7 +39,7 @@ class Novelty:
     def rewarded(
         self, groups: Sequence[Sequence[ScoredTrajectory]]
     ) -> tuple[list[list[ScoredTrajectory]], dict[str, float]]:
-        """Count a batch, and return it with the bonuses on the last tokens of replies, and metrics of them."""
+        """Count a batch, and return it with the bonuses on the last tokens of replies, plus metrics of the bonuses."""
         episodes = [scored for group in groups for scored in group]
         reached = [_first_visits(scored.trajectory) for scored in episodes]
         for visits in reached:
@@ -57,7 +57,7 @@ class Novelty:
         return dict(self._counts)
 
     def load_state_dict(self, counts: Mapping[str, int]) -> None:
-        """Go on from counts that `state_dict` returned."""
+        """Continue from counts that `state_dict` returned."""
         self._counts = dict(counts)
 
     def _bonus(self, state: str) -> float:
@@ -66,7 +66,7 @@ class Novelty:
 
 
 def _first_visits(episode: Trajectory) -> dict[int, str]:
-    """Return the states that an episode came to, each by the turn whose action led there first."""
+    """Return the states that an episode reached, each under the turn whose action first led there."""
     task = episode.task
     seen = {_state(f"{task.env}/{task.task_id}/{task.seed}", turn.observation) for turn in episode.turns[:1]}
     after = [*(turn.observation for turn in episode.turns[1:]), episode.final_observation]

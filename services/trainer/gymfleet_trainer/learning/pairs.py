@@ -1,7 +1,7 @@
-"""Pairs: two ways to go on from the same point of a task, of which one is preferred.
+"""Pairs: two ways to continue from the same point of a task, one of which is preferred.
 
-They come from episodes of the same task whose rewards differ, from turns of a tree that lead on from the same node, or
-from files. What both sides begin with is their prompt: it has no loss.
+They come from episodes of the same task whose rewards differ, from turns of a tree that continue from the same node, or
+from files. The common beginning of both sides is their prompt, which has no loss.
 """
 
 from collections import Counter, defaultdict
@@ -23,27 +23,27 @@ PREFERRED: Final = "preferred"
 
 
 class PairOptions(AlgorithmOptions):
-    """Which two of a task's episodes are a pair."""
+    """Options for choosing the pairs among a task's episodes."""
 
     level: Literal["episodes", "steps", "valued_steps"] = "episodes"
     """What is compared: whole episodes of a task, by their rewards; or, where a strategy branched, the single turns
-    (steps) that lead on from the same node, by the mean reward of the episodes that went on from each. `valued_steps`
-    are such turns too, by what a search said of the nodes that they lead to; those without a value are left out."""
+    (`steps`) that continue from the same node, by the mean reward of the episodes that continue from each.
+    `valued_steps` compares such turns by a search's values of the nodes they lead to, without turns that have none."""
     min_gap: PositiveFloat = 0.01
-    """How much better the chosen side must be at the least."""
+    """The minimum by which the chosen side must be better."""
     min_chosen_reward: Annotated[float, Field(allow_inf_nan=False)] = 0.7
-    """The reward, or value, that the chosen side must have at the least."""
+    """The minimum reward, or value, of the chosen side."""
     max_pairs_per_task: PositiveInt = 1
-    """Pairs of one task, those with the widest gaps first: 1 is the best against the worst."""
+    """Maximum number of pairs per task, those with the widest gaps first: 1 is the best against the worst."""
 
 
 class LeftOut(StrEnum):
-    """Why something is in no pair."""
+    """The reason why something is in no pair."""
 
     UNSCORED = "unscored"
     """Episodes without a reward."""
     ALONE = "alone"
-    """Tasks with one episode, or, for steps, without a node that several turns lead on from."""
+    """Tasks with one episode, or, for steps, without a node from which several turns continue."""
     NO_GAP = "no_gap"
     """Pairs whose rewards differ by less than `min_gap`."""
     TOO_LOW = "too_low"
@@ -51,43 +51,43 @@ class LeftOut(StrEnum):
     OTHER_PROMPT = "other_prompt"
     """Pairs whose sides reply to different prompts: with another format, template or hint, the contexts differ."""
     SAME_REPLIES = "same_replies"
-    """Pairs of which one side says nothing that the other does not say too."""
+    """Pairs in which one side has no reply tokens beyond the common beginning."""
     OVER_MAX = "over_max"
     """Pairs beyond `max_pairs_per_task`."""
     TOO_LONG = "too_long"
-    """Pairs of files that do not fit into the model's context."""
+    """Pairs from files that do not fit into the model's context."""
 
 
 class DifferentTasks(ValueError):
-    """Two sides are of different tasks, which nothing can be learned from by comparing them."""
+    """Two sides belong to different tasks, so that comparing them teaches nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What may become one side of a pair: rows in order, several where the context was replaced."""
+    """A candidate for one side of a pair: rows in order, several where the context was replaced."""
 
     task: str
     name: str
     reward: float
     rows: tuple[TrainSequence, ...]
     prompt: tuple[int, ...] = ()
-    """What it replies to; only sides of episodes say it."""
+    """The prompt that it replies to; set only for sides that come from episodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sides of one task. Only tokens of replies behind what both begin with have a loss."""
+    """Two sides of one task. Only reply tokens after their common beginning have a loss."""
 
     name: str
-    """Unlike that of other pairs of the same episodes, or of the same file."""
+    """Unique among pairs of the same episodes, or of the same file."""
     task: str
-    """The same for the same task; "" where a file does not say it."""
+    """The same for the same task; "" where a file does not name it."""
     chosen: tuple[TrainSequence, ...]
     rejected: tuple[TrainSequence, ...]
     num_shared: int
-    """Tokens that the first rows of both sides begin with."""
+    """Number of tokens in the common beginning of both sides' first rows."""
     gap: float | None = None
-    """By how much the rewards differ; None where a file only says which side is preferred."""
+    """The difference of the rewards; None where a file states only which side is preferred."""
 
     def rows(self) -> list[TrainSequence]:
         """Return the rows of both sides as one unit, the chosen ones first, with the field `PREFERRED`."""
@@ -100,21 +100,21 @@ class Pair:
 
 @dataclass
 class Found:
-    """Pairs, and how much was left out for which reason."""
+    """Pairs, and how much was left out, by reason."""
 
     pairs: list[Pair] = field(default_factory=list)
     left_out: Counter[LeftOut] = field(default_factory=Counter)
 
 
 def task_name(task: TaskRef) -> str:
-    """Return the same for the same task at the same level, with the same seed."""
+    """Return a name that is the same for the same task at the same level, with the same seed."""
     return f"{task.env}/{task.level}/{task.split}/{task.task_id}/{task.seed}"
 
 
 def find_pairs(samples: Sequence[Sample], options: PairOptions) -> Found:
-    """Return the pairs of some episodes, by AgentGym's rule: of one task, wide enough a gap, a good enough winner.
+    """Return the pairs among episodes by AgentGym's rule: the same task, a wide enough gap, a good enough winner.
 
-    The tasks stand in the order of their first episodes, and the pairs of each in that of their gaps.
+    Tasks are in the order of their first episodes, and the pairs of each task in the order of their gaps.
     """
     found = Found()
     tasks: dict[str, list[Sample]] = defaultdict(list)
@@ -132,7 +132,7 @@ def find_pairs(samples: Sequence[Sample], options: PairOptions) -> Found:
 
 
 def pair_of(chosen: Side, rejected: Side, *, gap: float | None = None) -> Pair | None:
-    """Return a pair, or None if one side says nothing that the other does not say too.
+    """Return a pair, or None if one side has no reply tokens beyond the common beginning.
 
     Raises DifferentTasks.
     """
@@ -170,7 +170,7 @@ def _episodes(samples: Iterable[Sample]) -> Iterator[list[Side]]:
 
 
 def _siblings(samples: Sequence[Sample], level: Literal["steps", "valued_steps"]) -> Iterator[list[Side]]:
-    """Yield, for each node that turns lead on from, these turns, each as far as itself and with a loss on it alone."""
+    """Yield, for each node, the turns that continue from it, each as a row that ends with it and trains it alone."""
     first: dict[tuple[str, str, str], tuple[Sample, int]] = {}
     rewards: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     children: dict[tuple[str, str, str | None], dict[tuple[str, str, str], None]] = defaultdict(dict)
@@ -211,7 +211,7 @@ def _step(sample: Sample, place: int, reward: float) -> Side:
 
 
 def _cut(row: TrainSequence, start: int, end: int) -> TrainSequence:
-    """Return the first `end` tokens of a row, with a loss from `start` on alone."""
+    """Return the first `end` tokens of a row, with a loss only from `start` on."""
     return replace(
         row,
         token_ids=row.token_ids[:end],
@@ -251,14 +251,14 @@ def _pair_up(contests: Sequence[Sequence[Side]], options: PairOptions, found: Fo
 
 
 def _in_group(row: TrainSequence, chosen: TrainSequence, name: str) -> TrainSequence:
-    """Return a rejected row under the group of the chosen one: what is of one group stays in one update."""
+    """Return a rejected row under the group of the chosen one, because rows of one group stay in one update."""
     if row.group_id == chosen.group_id:
         return row
     return replace(row, trajectory_id=f"{chosen.group_id}/{name.replace('/', '.')}")
 
 
 def _shared(one: TrainSequence, other: TrainSequence) -> int:
-    """Return how many tokens two rows begin with in common, up to the beginning of the reply in which they part."""
+    """Return how many leading tokens two rows share, up to the beginning of the reply in which they diverge."""
     pairs = zip(one.token_ids, other.token_ids, strict=False)
     size = sum(1 for _ in takewhile(lambda both: both[0] == both[1], pairs))
     rows = [row for row in (one, other) if size < len(row.token_ids) and row.loss_mask[size]]

@@ -1,4 +1,4 @@
-"""Which algorithm a stage means, with its options, and what is done when it fails."""
+"""Finding the algorithm of a stage, with its options, and handling its failures."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ ALGORITHMS: Final = PluginKind[Algorithm[Any]]("algorithm", (Algorithm,), "gymfl
 
 
 class NamesAlgorithm(Protocol):
-    """What a stage says of its algorithm."""
+    """A stage's choice of its algorithm."""
 
     @property
     def algorithm(self) -> str:
@@ -29,13 +29,13 @@ class NamesAlgorithm(Protocol):
 
     @property
     def roles(self) -> tuple[str, ...] | None:
-        """Return whose tokens are trained; None for all."""
+        """Return the roles whose tokens are trained; None for all."""
 
 
 def algorithm_of(named: NamesAlgorithm, table: str = "stages.reinforce") -> Algorithm[Any]:
-    """Return the algorithm of a stage, whose options stand in `table`.
+    """Return the algorithm of a stage, whose options are in `table`.
 
-    Raises `PluginError` for one that does not exist, and for options that it does not take.
+    Raises `PluginError` for an algorithm that does not exist, and for options that it does not take.
     """
     kind = ALGORITHMS.find(named.algorithm)
     algorithm = kind(checked_options(kind.Options, named.options, table=table, owner=named.algorithm))
@@ -47,7 +47,7 @@ def algorithm_of(named: NamesAlgorithm, table: str = "stages.reinforce") -> Algo
 def blamed(algorithm: Algorithm[Any]) -> Iterator[None]:
     """Raise `PluginFailed`, with one line, for whatever a plug-in raises in the body.
 
-    An error of an algorithm that comes with gymfleet is a mistake of ours, and is raised as it is.
+    An error of an algorithm that comes with gymfleet is our mistake, and is raised as it is.
     """
     try:
         yield
@@ -62,7 +62,7 @@ def blamed(algorithm: Algorithm[Any]) -> Iterator[None]:
 
 
 def verdict_on(group: Sequence[ScoredTrajectory], algorithm: Algorithm[Any]) -> Verdict:
-    """Return an algorithm's verdict on a group. Raises `PluginFailed` if it raises, or answers something else."""
+    """Return an algorithm's verdict on a group. Raises `PluginFailed` if it raises, or returns something else."""
     with blamed(algorithm):
         verdict: object = algorithm.select(group)
         if not isinstance(verdict, Verdict):

@@ -1,4 +1,4 @@
-"""What all policy gradients share: a surrogate per token, importance weights, entropy bonus, KL to a reference."""
+"""The base of all policy gradients: a surrogate per token, importance weights, entropy bonus, KL to a reference."""
 
 import math
 from abc import abstractmethod
@@ -53,21 +53,21 @@ class KlOptions(AlgorithmOptions):
     coefficient: Annotated[float, Field(ge=0)] = 0.0
     """Weight; 0 is off."""
     estimator: KlEstimator = "k3"
-    """k1, k2 or k3; k1, whose gradient is 0 in expectation, in the reward only."""
+    """k1, k2 or k3; k1 only in the reward, because its gradient as a loss is 0 in expectation."""
     placement: Literal["loss", "reward"] = "loss"
-    """In the loss or in the reward."""
+    """Whether the estimate is in the loss or in the reward."""
     target: PositiveFloat | None = None
-    """The estimate per token that the coefficient is moved towards: up where it is above, down where it is below, by a
-    fifth of 1 / `horizon` at the most after each batch; without it the coefficient stays."""
+    """The estimate per token to aim for: after each batch the coefficient goes up where the estimate is above it, down
+    where it is below, by at most a fifth of 1 / `horizon`; by default the coefficient stays."""
     horizon: Annotated[float, Field(ge=1)] = 10.0
-    """Over how many batches the coefficient follows the target; 10 is the paper's gain of 0.1."""
+    """Number of batches over which the coefficient follows the target; 10 is the paper's gain of 0.1."""
     refresh_every: PositiveInt | None = None
-    """Make the policy its own reference after each so many batches, as in iterative GRPO; without it the reference
-    stays the policy at the start of the stage."""
+    """Make the policy its own reference every this many batches, as in iterative GRPO; by default the reference stays
+    the policy at the start of the stage."""
 
     @model_validator(mode="after")
     def a_controller_has_something_to_move(self) -> Self:
-        """A coefficient of 0 stays 0 by whatever it is multiplied."""
+        """Require a coefficient above 0, because multiplying 0 leaves it at 0."""
         if self.target is not None and self.coefficient == 0:
             raise ValueError("target moves the coefficient, which is 0: give a coefficient above 0 to begin with")
         if self.refresh_every is not None and self.coefficient == 0:
@@ -76,14 +76,14 @@ class KlOptions(AlgorithmOptions):
 
     @model_validator(mode="after")
     def loss_has_a_gradient(self) -> Self:
-        """The expected gradient of k1 over the policy's own samples is 0: as a loss it is noise alone."""
+        """Reject k1 as a loss: its expected gradient over the policy's own samples is 0, so it is only noise."""
         if self.coefficient > 0 and self.placement == "loss" and self.estimator == "k1":
             raise ValueError(NO_GRADIENT)
         return self
 
 
 class CorrectionOptions(AlgorithmOptions):
-    """What is done where the sampler is not the policy before the batch: stale weights, other kernels."""
+    """The correction where the sampler is not the policy before the batch: stale weights, other kernels."""
 
     mode: Literal["truncate", "mask", "off"] = "truncate"
     """Each token's loss is multiplied by w = exp(old_logprobs - behaviour_logprobs), bounded by the cap (truncate), or
@@ -92,19 +92,19 @@ class CorrectionOptions(AlgorithmOptions):
     """w of each token; or of its whole sequence: the product over its tokens (sequence), or their geometric mean
     (sequence_geometric)."""
     cap: Annotated[float, Field(gt=1)] = 2.0
-    """C, above 1."""
+    """C, the cap on w; above 1."""
 
 
 class PolicyGradientOptions(AlgorithmOptions):
-    """What every policy gradient can be told."""
+    """Options of every policy gradient."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean, sequence_mean_token_sum, sequence_mean_token_mean or sequence_mean_token_sum_norm, which divides the
-    sums by `norm_tokens`; of token sequences, of which an episode has several where its context was replaced."""
+    sums by `norm_tokens`. Sequences are token sequences; an episode has several where its context was replaced."""
     norm_tokens: PositiveInt = 1024
     """The constant by which sequence_mean_token_sum_norm divides."""
     negative_aggregation: LossAggregation | None = None
-    """Another aggregation for tokens with a negative advantage; without it the same."""
+    """Another aggregation for tokens with a negative advantage; by default the same."""
     entropy_coefficient: Annotated[float, Field(ge=0)] | Schedule = 0.0
     """Weight of the entropy bonus; or a table with `start`, `end`, `steps` and `shape`, over the stage's steps."""
     kl: KlOptions = KlOptions()
@@ -112,21 +112,21 @@ class PolicyGradientOptions(AlgorithmOptions):
 
     @model_validator(mode="after")
     def entropy_is_a_bonus(self) -> Self:
-        """Its weight is never negative."""
+        """Require that its weight is never negative."""
         if isinstance(self.entropy_coefficient, Schedule) and self.entropy_coefficient.bounds[0] < 0:
             raise ValueError("entropy_coefficient: start and end must be at least 0")
         return self
 
 
 class ClippedOptions(PolicyGradientOptions):
-    """What a policy gradient with PPO's clipped surrogate can be told."""
+    """Options of a policy gradient with PPO's clipped surrogate."""
 
     clip_low: PositiveFloat = 0.2
     """The ratio is clipped at `1 - clip_low`."""
     clip_high: PositiveFloat = 0.2
     """The ratio is clipped at `1 + clip_high`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Bound of the loss for negative advantages; above 1."""
+    """Bound on the loss for negative advantages; above 1."""
 
 
 OptionsT = TypeVar("OptionsT", bound=PolicyGradientOptions)
@@ -136,18 +136,18 @@ ClippedT = TypeVar("ClippedT", bound=ClippedOptions)
 class PolicyGradient(Algorithm[OptionsT]):
     """Raise the probability of tokens with a positive advantage.
 
-    Subclasses say what an advantage is (`prepare`), and what a token with an advantage loses (`surrogate`).
+    Subclasses define the advantages (`prepare`), and the loss of a token with an advantage (`surrogate`).
     """
 
     Options: ClassVar[type[PolicyGradientOptions]] = PolicyGradientOptions
     reported: ClassVar[tuple[str, ...]] = ()
-    """Fields that `prepare` adds, 0 on tokens without a loss: their means over the tokens are metrics."""
+    """Fields that `prepare` adds, 0 on tokens without a loss; their means over the tokens become metrics."""
 
     def __init__(self, options: OptionsT) -> None:
         super().__init__(options)
         self._kl_coefficient = options.kl.coefficient
         self._kl_of_rewards = math.nan
-        """Mean over the batch's tokens, where it is in the reward."""
+        """Mean KL estimate over the batch's tokens, where it is in the reward."""
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -161,10 +161,10 @@ class PolicyGradient(Algorithm[OptionsT]):
 
     @abstractmethod
     def surrogate(self, tokens: Tokens) -> Surrogate:
-        """Return what each token loses, before the importance weight. It may be called from several threads."""
+        """Return the loss of each token, before the importance weight. It may be called from several threads."""
 
     def has_gradient(self, row: TrainSequence) -> bool:
-        """Return whether to compute it: without KL loss and entropy bonus, zero advantage gives no gradient."""
+        """Return whether to compute a row: without KL loss and entropy bonus, zero advantages give no gradient."""
         everything_counts = highest(self.options.entropy_coefficient) > 0 or self._kl_in_loss
         return row.num_trained > 0 and (everything_counts or bool(row.fields[ADVANTAGES].any()))
 
@@ -246,7 +246,7 @@ class PolicyGradient(Algorithm[OptionsT]):
         self._kl_coefficient = float(state.get(_KL_COEFFICIENT, self._kl_coefficient))
 
     def _surrogate_weight(self, weight: Tensor, tokens: Tokens, outputs: TokenOutputs) -> Tensor:
-        """Return the weight of each token's surrogate, which may be another one where the advantage is negative."""
+        """Return the weight of each token's surrogate, which may differ where the advantage is negative."""
         if (aggregation := self.options.negative_aggregation) is None:
             return weight
         return torch.where(tokens.advantages < 0, outputs.weights(aggregation, self.options.norm_tokens), weight)
@@ -257,7 +257,7 @@ class PolicyGradient(Algorithm[OptionsT]):
 
 
 class Clipped(PolicyGradient[ClippedT]):
-    """With PPO's clipped surrogate."""
+    """A policy gradient with PPO's clipped surrogate."""
 
     Options: ClassVar[type[ClippedOptions]] = ClippedOptions
 
@@ -293,6 +293,6 @@ class EpisodeAdvantages(PolicyGradient[OptionsT]):
 
 
 class GroupBaseline(EpisodeAdvantages[ClippedT], Clipped[ClippedT]):
-    """Episodes compared with others of their group, under PPO's clipped surrogate."""
+    """Compare episodes with others of their group, under PPO's clipped surrogate."""
 
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2, sums_rewards=True)

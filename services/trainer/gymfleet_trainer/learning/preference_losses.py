@@ -8,13 +8,13 @@ from torch.nn.functional import logsigmoid
 
 DpoLoss = Literal["sigmoid", "hinge", "ipo", "robust"]
 _LEAST: float = 1e-7
-"""How far below 0 a mean log-probability is taken to be, where the odds would be infinite."""
+"""How far below 0 a mean log-probability is assumed to be, where the odds would be infinite."""
 
 
 def dpo_loss(margins: Tensor, *, kind: DpoLoss, beta: float, label_smoothing: float = 0.0) -> Tensor:
     r"""Return the loss of each pair, (P,) float with grad.
 
-    With h the margin, by how much more the policy than the reference prefers the chosen side:
+    With h the margin by which the policy prefers the chosen side more than the reference does:
 
     ======= ==================================================================================
     sigmoid :math:`-(1-e) \log\sigma(\beta h) - e \log\sigma(-\beta h)`, DPO, arXiv:2305.18290, eq. 7
@@ -27,7 +27,7 @@ def dpo_loss(margins: Tensor, *, kind: DpoLoss, beta: float, label_smoothing: fl
         margins: (P,) float, h.
         kind: which of the four.
         beta: how strongly the policy is held to the reference.
-        label_smoothing: e, the share of the pairs that are taken to be labelled the wrong way round.
+        label_smoothing: e, the share of the pairs assumed to be labelled the wrong way round.
     """
     if kind == "hinge":
         return torch.relu(1 - beta * margins)

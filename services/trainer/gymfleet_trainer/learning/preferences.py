@@ -1,4 +1,4 @@
-"""What all that learn from preferences share: examples, the sums over both sides of a pair, one loss for each."""
+"""The base of algorithms that learn from preferences: examples, sums over both sides of a pair, one loss for each."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -18,40 +18,40 @@ from gymfleet_trainer.learning.pairs import PREFERRED, LeftOut, Pair, PairOption
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 
 Example = list[TrainSequence]
-"""The rows of what a loss is about, a pair or an episode: they have one `unit`, and the field `PREFERRED`."""
+"""The rows of a pair or an episode that has one loss: they share one `unit`, and have the field `PREFERRED`."""
 
 
 @dataclass
 class Examples:
-    """What there is to learn from, and how much was left out for which reason."""
+    """The examples to learn from, and how much was left out, by reason."""
 
     examples: list[Example] = field(default_factory=list)
     left_out: Counter[LeftOut] = field(default_factory=Counter)
 
 
 class PreferenceOptions(AlgorithmOptions):
-    """What everything that learns from preferences can be told."""
+    """Options of every algorithm that learns from preferences."""
 
     dynamic_sampling: bool = False
-    """Ask for another group in the place of one that nothing can be learned from; up to `max_redraws` times. Without
-    it the step goes without the group."""
+    """Ask for another group to replace one that nothing can be learned from; up to `max_redraws` times. If false, the
+    step does without the group."""
 
 
 PreferenceT = TypeVar("PreferenceT", bound=PreferenceOptions)
 
 
 class Preference(Algorithm[PreferenceT]):
-    """Learns which episodes are better than others; in groups as they are played, or from data."""
+    """Learn which episodes are better than others, in groups as they are played or from data."""
 
     Options: ClassVar[type[PreferenceOptions]] = PreferenceOptions
 
     @abstractmethod
     def examples(self, samples: Sequence[Sample]) -> Examples:
-        """Return what there is to learn from in some episodes."""
+        """Return the examples to learn from in some episodes."""
 
     @abstractmethod
     def of_pair(self, pair: Pair) -> list[Example]:
-        """Return what there is to learn from in a pair that a file holds."""
+        """Return the examples to learn from in a pair from a file."""
 
     def select(self, group: Sequence[ScoredTrajectory]) -> Verdict:
         """Drop a group that nothing can be learned from, or ask for another."""
@@ -65,9 +65,9 @@ class Preference(Algorithm[PreferenceT]):
 
 
 class Sides:
-    """What is known of the U units of a micro-batch, with the two sides of each: (U, 2), the chosen or good one first.
+    """Values of the two sides of each of a micro-batch's U units: (U, 2), the chosen or good side first.
 
-    A unit that has one side alone has 0 for the other.
+    A unit with only one side has 0 for the other.
     """
 
     def __init__(self, outputs: TokenOutputs, batch: PackedBatch) -> None:
@@ -115,33 +115,33 @@ class Sides:
 
 
 class Judged(NamedTuple):
-    """What each of P pairs loses, (P,) with grad, and by how much its chosen side is preferred, (P,)."""
+    """The loss of each of P pairs, (P,) with grad, and by how much its chosen side is preferred, (P,)."""
 
     losses: Tensor
     margins: Tensor
 
 
 class PairedOptions(PreferenceOptions):
-    """What everything that learns from pairs can be told."""
+    """Options of every algorithm that learns from pairs."""
 
     pairs: PairOptions = PairOptions()
     nll_coefficient: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the chosen side's mean negative log-likelihood beside the loss, which keeps its probability from
-    falling together with the rejected side's, as in RPO (arXiv:2404.19733)."""
+    """Weight of the chosen side's mean negative log-likelihood, an addition to the loss that keeps the side's
+    probability from falling together with the rejected side's, as in RPO (arXiv:2404.19733)."""
 
 
 PairedT = TypeVar("PairedT", bound=PairedOptions)
 
 
 class Paired(Preference[PairedT]):
-    """Prefer the better one of two."""
+    """Prefer the better of two sides."""
 
     Options: ClassVar[type[PairedOptions]] = PairedOptions
     facts: ClassVar[AlgorithmFacts] = AlgorithmFacts(min_group_size=2)
 
     @abstractmethod
     def judge(self, sides: Sides) -> Judged:
-        """Return what each pair loses. It may be called from several threads."""
+        """Return the loss of each pair. It may be called from several threads."""
 
     def examples(self, samples: Sequence[Sample]) -> Examples:
         """Return the pairs; see `find_pairs`."""

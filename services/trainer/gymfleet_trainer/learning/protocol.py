@@ -1,4 +1,4 @@
-"""What the training loop asks of a learner, be it of this process or spread over workers.
+"""The learner's interface to the training loop, whether it is in this process or spread over workers.
 
 Every method blocks; all but `vocab_size` are called in the torch thread.
 """
@@ -32,24 +32,24 @@ class Learner(Protocol):
         """Return the size of the vocabulary; every token id is smaller."""
 
     def start_from(self, model: Path | None) -> None:
-        """Replace the weights by those that an earlier stage left in a directory, or by those of the run's start."""
+        """Replace the weights by those that an earlier stage left in a directory, or by the run's initial ones."""
 
     def begin(self, stage: str, training: Training, previous: Path | None = None) -> None:
-        """Train as a stage says from now on, with an optimiser of its own or that of the loaded checkpoint.
+        """Train as a stage specifies from now on, with a new optimiser or that of the loaded checkpoint.
 
-        A reward model begins as the `previous` one in that directory, without it as the policy.
+        A reward model starts from the model in the directory `previous`, or without it from the policy.
         """
 
     def end(self) -> None:
         """Drop the stage's optimiser."""
 
     def release_memory(self) -> None:
-        """Give memory of the GPU that holds nothing back to the driver, for others to take."""
+        """Return unused memory of the GPU to the driver, for others to take."""
 
     def sequences(
         self, trajectories: Sequence[ScoredTrajectory], roles: Sequence[str] | None = None
     ) -> list[TrainSequence]:
-        """Return demonstrations as training sequences, with a loss on the tokens of these roles alone, or on all."""
+        """Return demonstrations as training sequences, with a loss only on the tokens of these roles, or on all."""
 
     def sft_epoch(self, sequences: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass over the demonstrations, in an order that depends only on the seed, stage and `epoch`."""
@@ -58,18 +58,18 @@ class Learner(Protocol):
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
-        """Train on one batch of rows that a stage made itself, as its algorithm says."""
+        """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
-        """Make one pass of a reward model over its rows, in an order that depends as that of `sft_epoch` does."""
+        """Make one pass of a reward model over its rows, in an order that depends on the same as in `sft_epoch`."""
 
     def reward_numbers(self, rows: list[TrainSequence]) -> list[list[float]]:
-        """Return the numbers that the reward model says of each row."""
+        """Return the reward model's numbers for each row."""
 
     def save_reward_model(self, directory: Path) -> None:
-        """Write the reward model, its tokenizer and what names its template, as the reward service loads it.
+        """Write the reward model, its tokenizer and a note of its template, as the reward service loads them.
 
-        Of a judge, what a server of language models loads.
+        For a judge, write the files that a server of language models loads.
         """
 
     def sampled_logprobs(self, prompts: list[list[int]], samples: list[list[int]]) -> list[list[float]]:
@@ -95,15 +95,15 @@ class Learner(Protocol):
     def begin_checkpoint(self, directory: Path) -> None:
         """Begin to write what `save_checkpoint` writes, in the background.
 
-        It is written from the living weights and moments: whatever would change them waits for it.
+        The write reads the live weights and moments: every call that would change them waits for it.
         """
 
     def finish_checkpoint(self) -> float:
-        """Wait for what `begin_checkpoint` began, and return how many seconds it took. Raises what it raised."""
+        """Wait for the write that `begin_checkpoint` began, and return its duration in seconds. Raises its error."""
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
 
 
 LearnerFactory = Callable[[Recipe, str, Path], Learner]
-"""It takes the recipe, the weights to start from, and where reference policies are kept; see `LocalLearner`."""
+"""Takes the recipe, the weights to start from, and the directory of reference policies; see `LocalLearner`."""

@@ -1,4 +1,4 @@
-"""What a reward model learns from: episodes as it reads them, pairs of one task, and labels of turns."""
+"""A reward model's training data: episodes as the model reads them, pairs of one task, and labels of turns."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -41,9 +41,9 @@ class Example:
         return len(self.transcript.ids)
 
     def row(self, *, unit: str | None = None, labels: Sequence[float | None] = ()) -> TrainSequence:
-        """Return the row whose mask says where numbers are read: at the turns' ends, or else at the last token.
+        """Return the row, whose mask marks where numbers are read: at the turns' ends, or else at the last token.
 
-        With `labels`, one for each turn, numbers are read where there is one.
+        With `labels`, one for each turn, numbers are read only where the label is not None.
         """
         length = self.num_tokens
         nothing = [0.0] * length
@@ -82,7 +82,7 @@ LearnedT = TypeVar("LearnedT", Example, Pair)
 
 @dataclass
 class Examples:
-    """Episodes by their tasks, and how many were left out for which reason."""
+    """Episodes by task, and how many were left out, by reason."""
 
     tasks: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
     left_out: Counter[str] = field(default_factory=Counter)
@@ -117,7 +117,7 @@ def read_examples(
 
 
 def pairs_of(examples: Sequence[Example], options: RewardModelOptions) -> list[Pair]:
-    """Return the pairs of one task's episodes: those of them that are drawn, which depends on their names alone."""
+    """Return the pairs that are drawn from one task's episodes; the draw depends on their names alone."""
     found = []
     for one, other in combinations(examples, 2):
         chosen, rejected = (one, other) if one.reward > other.reward else (other, one)
@@ -131,7 +131,7 @@ def pairs_of(examples: Sequence[Example], options: RewardModelOptions) -> list[P
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round has to learn from, by task."""
+    """The training data of one round, by task."""
 
     tasks: Mapping[str, Sequence[Example]]
     pairs: Mapping[str, Sequence[Pair]]
@@ -142,18 +142,18 @@ class Round:
         return cls(tasks, {task: pairs_of(examples, options) for task, examples in tasks.items()})
 
     def examples_of(self, tasks: Collection[str]) -> list[Example]:
-        """Return the examples of those tasks that it has, in an order that is always the same."""
+        """Return the round's examples of these tasks, always in the same order."""
         return [example for task in sorted(tasks) for example in self.tasks.get(task, ())]
 
     def pairs_of(self, tasks: Collection[str]) -> list[Pair]:
-        """Return their pairs, likewise."""
+        """Return the round's pairs of these tasks, always in the same order."""
         return [pair for task in sorted(tasks) for pair in self.pairs.get(task, ())]
 
 
 def held_out_of(rounds: Iterable[Round], share: float) -> set[str]:
-    """Return which tasks of all rounds are held out: what the first round with a task says of it holds for the others.
+    """Return the held-out tasks of all rounds; the first round that has a task decides for all later rounds.
 
-    Tasks with pairs and those without are divided each by themselves.
+    Tasks with pairs and tasks without are divided separately.
     """
     out: set[str] = set()
     seen: set[str] = set()
@@ -172,10 +172,10 @@ def held_out_tasks(
     out: AbstractSet[str] = frozenset(),
     trained: AbstractSet[str] = frozenset(),
 ) -> set[str]:
-    """Return which tasks are held out: always the same, and at least one where any is to be and more than one is there.
+    """Return the held-out tasks: always the same, and at least one if the share is above 0 and there are several tasks.
 
-    A task of the share is chosen by its name, whatever the others are called; of what is held `out` or `trained` on
-    already, nothing is chosen anew.
+    Tasks are chosen by their names, whatever the names of the others; tasks that are already held `out` or `trained` on
+    are not chosen again.
     """
     kept = set(tasks) & out
     ranked = sorted(set(tasks) - out - trained, key=_draw)
@@ -184,9 +184,9 @@ def held_out_tasks(
 
 
 def replayed(found: Iterable[LearnedT], own: Iterable[LearnedT], count: int, seed: str) -> list[LearnedT]:
-    """Return `count` of what earlier rounds learned from, or all of it: drawn by names and seed, each once.
+    """Return `count` of the items that earlier rounds learned from, or all: drawn by names and seed, each once.
 
-    What is among this round's `own` is left out: a file may be the data of all rounds.
+    Items among this round's `own` are left out: one file may be the data of all rounds.
     """
     present = {one.name for one in own}
     others = {one.name: one for one in found if one.name not in present}
@@ -194,7 +194,7 @@ def replayed(found: Iterable[LearnedT], own: Iterable[LearnedT], count: int, see
 
 
 def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[TreeNode, list[bool]]:
-    """Return how the episodes ended that went through each node of each group's tree."""
+    """Return, for each node of each group's tree, whether each episode that went through it succeeded."""
     found: dict[TreeNode, list[bool]] = defaultdict(list)
     for scored in episodes:
         trajectory = scored.trajectory
@@ -205,9 +205,9 @@ def values_of_nodes(episodes: Iterable[ScoredTrajectory]) -> dict[TreeNode, list
 
 
 def turn_labels(scored: ScoredTrajectory, labels: Labels, nodes: Mapping[TreeNode, Sequence[bool]]) -> list[float]:
-    """Return what each turn's number is to be: how likely the task is solved behind it.
+    """Return the target of each turn's number: how likely the task is solved after it.
 
-    `outcome`: whether the episode solved it (arXiv:2211.14275). Where continuations were forked behind a turn: `soft`,
+    `outcome`: whether the episode solved it (arXiv:2211.14275). Where continuations were forked after a turn: `soft`,
     the share of them that did; `hard`, whether any did (Math-Shepherd, arXiv:2312.08935, eq. 3 and 4).
     """
     trajectory = scored.trajectory
@@ -222,9 +222,9 @@ def turn_labels(scored: ScoredTrajectory, labels: Labels, nodes: Mapping[TreeNod
 
 
 def value_labels(scored: ScoredTrajectory, lowest: float, highest: float) -> list[float | None]:
-    """Return what a search said of the node behind each turn, from 0 for `lowest` to 1 for `highest`; or None.
+    """Return a search's value of the node after each turn, from 0 for `lowest` to 1 for `highest`; or None.
 
-    Raises ValueError for a value outside of the two.
+    Raises ValueError for a value outside this range.
     """
     trajectory = scored.trajectory
 

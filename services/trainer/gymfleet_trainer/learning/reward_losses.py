@@ -1,4 +1,4 @@
-"""What a reward model loses: on pairs of episodes, and on the turns of one."""
+"""The losses of a reward model: on pairs of episodes, and on the turns of one."""
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
@@ -31,7 +31,7 @@ def step_loss(numbers: Tensor, labels: Tensor, *, num_turns: int) -> Tensor:
     Process reward models: arXiv:2211.14275 and arXiv:2305.20050; soft labels: Math-Shepherd, arXiv:2312.08935, eq. 4.
 
     Args:
-        numbers: (N,) float, as the head has them.
+        numbers: (N,) float, as the head returns them.
         labels: (N,) float in 0 to 1.
         num_turns: of the whole update.
     """

@@ -1,4 +1,4 @@
-"""How good a reward model is: its accuracy and calibration, and what can be told without it."""
+"""Measures of a reward model: its accuracy and calibration, and baselines that do without it."""
 
 import math
 import re
@@ -21,17 +21,17 @@ def accuracy(chosen: Sequence[float], rejected: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Predictions that are about equally sure."""
+    """Predictions of about equal confidence."""
 
     predicted: float
     """Their mean probability."""
     happened: float
-    """How often it was so."""
+    """How often the predicted outcome happened."""
     count: int
 
 
 def calibration(probabilities: Sequence[float], outcomes: Sequence[float]) -> list[Bin]:
-    """Return the predictions in ten bins of equal width, those that have any. Outcomes may be shares."""
+    """Return the predictions in ten bins of equal width, without empty bins. Outcomes may be shares."""
     bins: dict[int, list[tuple[float, float]]] = {}
     for probability, outcome in zip(probabilities, outcomes, strict=True):
         bins.setdefault(min(int(probability * _BINS), _BINS - 1), []).append((probability, outcome))
@@ -50,19 +50,19 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 def sureness(chosen: Sequence[float], rejected: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return how probable the model finds the side that it prefers, and whether that is the better one (Bradley-Terry).
 
-    So that a model that says the same of both is not sure, and right in half of the cases.
+    A model that gives both sides the same number is thus not sure, and right in half of the cases.
     """
     gaps = [one - other for one, other in zip(chosen, rejected, strict=True)]
     return [sigmoid(abs(gap)) for gap in gaps], [0.5 if gap == 0 else float(gap > 0) for gap in gaps]
 
 
 def sigmoid(number: float) -> float:
-    """Return the probability that a number of a head stands for."""
+    """Return the probability that a head's number represents."""
     return 0.5 * (1.0 + math.tanh(0.5 * number))
 
 
 def best_of(n: int, numbers: Sequence[float], values: Sequence[float]) -> float:
-    r"""Return the expected value of the one with the greatest number among `n` that are drawn without putting back.
+    r"""Return the expected value of the item with the greatest number among `n` drawn without replacement.
 
     .. math::
         \sum_{i \ge n} \binom{i - 1}{n - 1} \Big/ \binom{N}{n} \; v_{(i)}
@@ -80,7 +80,7 @@ def best_of_kl(n: int) -> float:
 
 
 class LengthBaseline:
-    """Prefer the longer, or the shorter, whichever was better in the pairs that it is made of."""
+    """Prefer the longer episode, or the shorter, whichever was better more often in the pairs that it is given."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         longer = sum(pair.chosen.num_tokens > pair.rejected.num_tokens for pair in pairs)
@@ -93,7 +93,7 @@ class LengthBaseline:
 
 
 class LastLineBaseline:
-    """Naive Bayes on the words of the last line that a model reads, with one added to each count."""
+    """Naive Bayes on the words of the last line that a model reads, with add-one smoothing."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         good, bad = (Counter(word for one in side for word in _words(one)) for side in sides(pairs))

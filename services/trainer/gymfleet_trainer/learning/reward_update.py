@@ -1,4 +1,4 @@
-"""The training of a reward model, or of a judge, of which the policy is the beginning and is left alone."""
+"""The training of a reward model, or of a judge, which starts from the policy and leaves the policy unchanged."""
 
 import random
 import time
@@ -22,20 +22,20 @@ from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.reward_head import RewardModel
 
 LABELS: Final = "labels"
-"""The field of a row with what each turn's number is to be, where it is read."""
+"""The field of a row with the target of each turn's number, where it is read."""
 
 
 class RewardUpdater:
-    """Train a reward model in epochs over rows, whose `loss_mask` says where a number is read.
+    """Train a reward model in epochs over rows, whose `loss_mask` marks where a number is read.
 
     The two rows of a pair are neighbours and name the same `unit`, the better one first. A row of a process reward
-    model stands alone, with the field `labels`. A judge is trained itself, and not a copy of it: its rows are
-    questions, and what is read are the tokens of the verdict.
+    model stands alone, with the field `labels`. A judge is trained in place, without a copy: its rows are questions,
+    and the tokens of the verdict are read.
 
     Args:
-        policy: what it begins as, with a head of 0; or a judge.
-        options: how it is trained.
-        previous: what `save_pretrained` wrote of a reward model with the same body and head, to begin with instead.
+        policy: the model to start from, with a head of 0; or a judge.
+        options: how the model is trained.
+        previous: where `save_pretrained` wrote a reward model with the same body and head, to start from instead.
 
     Raises:
         OSError, ValueError: there is no such model.
@@ -96,7 +96,7 @@ class RewardUpdater:
         self.model.save_pretrained(directory)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything: the model's weights too, which are no part of the policy's."""
+        """Return everything, including the model's weights, which are not part of the policy's."""
         return {"optimizer": self.optimizer.state_dict(), "model": self.model.weights()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

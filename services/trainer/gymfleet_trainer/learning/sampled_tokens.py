@@ -8,7 +8,7 @@ from gymfleet_trainer.model.batching import TrainSequence
 
 
 def unweighted(token_ids: list[int], num_prompt: int, name: str) -> TrainSequence:
-    """Return a sequence of which all tokens after the prompt count, with no advantages."""
+    """Return a sequence in which all tokens after the prompt count, with no advantages."""
     length = len(token_ids)
     mask = [False] * num_prompt + [True] * (length - num_prompt)
     return TrainSequence(token_ids, mask, [0.0] * length, [0.0] * length, 0, name)

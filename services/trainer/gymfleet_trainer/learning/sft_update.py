@@ -34,7 +34,7 @@ class SftUpdater:
     def __init__(self, model: PolicyModel, section: SupervisedOptions, *, num_tokens: int) -> None:
         """Take the policy, which is trained in place.
 
-        `num_tokens` is the length of all demonstrations together: it tells a decaying schedule where it ends.
+        `num_tokens` is the length of all demonstrations together: it determines where a decaying schedule ends.
         """
         self.model = model
         self._curriculum = section.curriculum
@@ -51,7 +51,7 @@ class SftUpdater:
     def sft_epoch(self, sequences: list[TrainSequence], tokens_per_batch: int, rng: random.Random) -> SftMetrics:
         """Make one pass, with about one optimiser update per `tokens_per_batch` tokens.
 
-        The order is drawn from `rng`, or goes from easy to hard as the curriculum says.
+        The order is drawn from `rng`, or goes from easy to hard by the curriculum.
         """
         started = time.perf_counter()
         order = list(sequences)
@@ -79,7 +79,7 @@ class SftUpdater:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was taken."""
         self.optimizer.load_state_dict(state["optimizer"])
-        # With a budget of tokens no epoch is quite as long as the first, by which the schedule was made.
+        # With a budget of tokens, no epoch is quite as long as the first, from which the schedule was made.
         self.optimizer.total_steps = state["total_steps"]
 
     def _update_part(self, part: list[TrainSequence], totals: Totals) -> None:

@@ -1,4 +1,4 @@
-"""The turns of a batch as steps of their episodes: what credit by turn is given to."""
+"""The turns of a batch as steps of their episodes, to which per-turn credit is given."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from gymfleet_trainer.model.batching import TrainSequence, TurnSpan
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A turn with tokens that are trained, and what was gained in it."""
+    """A turn with tokens that are trained, and the reward gained in it."""
 
     row: int
     """The index of its row."""
@@ -21,10 +21,10 @@ class Step:
 
 
 def steps_of(rows: Sequence[TrainSequence], indices: Sequence[int], rewards: Sequence[Sequence[float]]) -> list[Step]:
-    """Return the steps of an episode, whose rows have these indices, in order.
+    """Return the steps, in order, of the episode whose rows have these indices.
 
-    A turn of a role that is not trained is no step: to those that are, it is the environment's doing, and what was
-    gained in it counts for the step before it already.
+    A turn of a role that is not trained is no step: to the trained roles it is part of the environment, and its reward
+    already counts for the step before it.
     """
     return [
         Step(index, span, sum(rewards[index][span.start : span.end]))
@@ -35,7 +35,7 @@ def steps_of(rows: Sequence[TrainSequence], indices: Sequence[int], rewards: Seq
 
 
 def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
-    r"""Return what is gained from each step on, with a discount per step: :math:`R_t = r_t + \gamma R_{t+1}`."""
+    r"""Return the return from each step on, with a discount per step: :math:`R_t = r_t + \gamma R_{t+1}`."""
     returns: list[float] = []
     following = 0.0
     for reward in reversed(rewards):
@@ -45,7 +45,7 @@ def discounted(rewards: Sequence[float], gamma: float) -> list[float]:
 
 
 def on_tokens(rows: Sequence[TrainSequence], credit: Sequence[tuple[Step, float]], dtype: torch.dtype) -> list[Tensor]:
-    """Return (L,) for each row: what a step is given stands on its trained tokens, and 0 elsewhere."""
+    """Return an (L,) tensor per row: each step's credit on its trained tokens, and 0 elsewhere."""
     spread = [torch.zeros(len(row.token_ids), dtype=dtype) for row in rows]
     for step, value in credit:
         spread[step.row][step.span.start : step.span.end] = value
@@ -53,7 +53,7 @@ def on_tokens(rows: Sequence[TrainSequence], credit: Sequence[tuple[Step, float]
 
 
 def require_turns(rows: Sequence[TrainSequence], algorithm: str) -> None:
-    """Raise ValueError for a row with a trained token that is of no turn."""
+    """Raise ValueError for a row with a trained token that belongs to no turn."""
     for row in rows:
         covered = sum(sum(row.loss_mask[max(span.start, 1) : span.end]) for span in row.turns)
         if covered != row.num_trained:
@@ -64,7 +64,7 @@ def require_turns(rows: Sequence[TrainSequence], algorithm: str) -> None:
 
 
 def shared_turns_once(rows: Sequence[TrainSequence]) -> list[TrainSequence]:
-    """Return the rows of a group with a loss on what no row before has: each turn of a tree has it in one row."""
+    """Return the rows of a group, where each turn of a tree carries a loss only in the first row that has it."""
     known: set[str] = set()
     found = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What the algorithms share that need neither a critic nor a group: the batch's returns, whitened."""
+"""The base of algorithms that need neither a critic nor a group: the batch's returns, whitened."""
 
 from typing import Annotated, ClassVar, TypeVar
 
@@ -12,7 +12,7 @@ from gymfleet_trainer.model.batching import TrainSequence
 
 
 class WhitenedReturnsOptions(ClippedOptions):
-    """What such an algorithm can be told."""
+    """Options of an algorithm with whitened returns."""
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Discount per written token."""
@@ -27,7 +27,7 @@ class WhitenedReturns(Clipped[WhitenedReturnsT]):
     .. math::
         A_t = \sum_{k \ge t} \gamma^{k - t} r_k, \qquad \hat A_t = \frac{A_t - \mathrm{mean}(A)}{\mathrm{std}(A)}
 
-    over the tokens that the model wrote, of which k counts no others; mean and deviation are those of the batch.
+    over the tokens that the model wrote, the only ones that k counts; mean and deviation are those of the batch.
     """
 
     Options: ClassVar[type[WhitenedReturnsOptions]] = WhitenedReturnsOptions
@@ -39,7 +39,7 @@ class WhitenedReturns(Clipped[WhitenedReturnsT]):
         return self.options.gamma
 
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
-        """Put the whitened return from each token on it, unless all rows have their advantages already."""
+        """Put on each token the whitened return from there on, unless all rows have their advantages already."""
         if all(ADVANTAGES in row.fields for row in rows):
             return rows
         rewards = self.penalised_rewards(rows, models)

@@ -1,4 +1,4 @@
-"""A policy with adapters: its weights are frozen, and what is trained, published and kept are small matrices."""
+"""A policy with adapters: its weights are frozen; only small matrices are trained, published and kept."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ from gymfleet_trainer.model.streaming import streamed
 
 
 class AdaptedPolicy(PolicyModel):
-    """A `PolicyModel` whose frozen weights are held in the dtype of the computation, as no update is lost in them."""
+    """A `PolicyModel` whose frozen weights are held in the compute dtype, as they have no updates to lose."""
 
     def __init__(self, model: Any, *, compute_dtype: torch.dtype, adapter: LoraConfig, compiled: bool = False) -> None:
         """Take a transformers model with adapters."""
@@ -55,9 +55,9 @@ class AdaptedPolicy(PolicyModel):
         ranks: Ranks | None = None,
         cpu_offload: bool = False,
     ) -> Self:
-        """Load a hub id or a local path, with adapters that begin as the seed says and change nothing yet.
+        """Load a hub id or a local path, with adapters that are initialised from the seed and change nothing yet.
 
-        The other arguments are those of `from_pretrained`. Raises RecipeError if the model has not got the layers.
+        The other arguments are those of `from_pretrained`. Raises RecipeError if the model lacks the layers.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         model = read_model(path, compute_dtype) if ranks is None else outline(path, compute_dtype)
@@ -71,32 +71,32 @@ class AdaptedPolicy(PolicyModel):
 
     @property
     def masters(self) -> torch.dtype:
-        """Return the dtype of weights that are trained whole beside it, such as a critic's: the frozen ones may have
+        """Return the dtype of weights that are trained whole alongside, such as a critic's: the frozen ones may have
         less.
         """
         return self.dtype
 
     def as_reference(self) -> "AdapterReference":
-        """Return the policy as it is now, without a copy of the weights. Earlier ones become this one too."""
+        """Return the policy as it is now, without copying the weights. Earlier references become this one too."""
         reference = AdapterReference(self)
         reference.copy_weights(self)
         return reference
 
     def reference(self, directory: Path) -> "AdapterReference":
-        """Return the policy as `save_adapter` wrote it. Raises RunDirectoryError. Earlier ones become this one too."""
+        """Return the policy as `save_adapter` wrote it. Earlier references become it too. Raises RunDirectoryError."""
         tensors = read_adapter(directory, self.hf)
         take(self.hf, REFERENCE, tensors)
         return AdapterReference(self, adds_nothing=adds_nothing(tensors))
 
     def executor(self, parameters: Sequence[nn.Parameter]) -> MicrobatchExecutor:
-        """See `PolicyModel.executor`. How many run at a time is a matter of all weights, and of dropout."""
+        """See `PolicyModel.executor`. How many micro-batches run at a time depends on all weights, and on dropout."""
         executor = super().executor([*parameters, *self.hf.parameters()])
         if self._adapter.lora_dropout and isinstance(executor, Threads):
             executor.width = 1  # threads would draw from one generator in any order
         return executor
 
     def body_tensors(self) -> Iterator[Tensor]:
-        """Yield the weights and buffers of the body, with what the adapter adds to them."""
+        """Yield the weights and buffers of the body, with the adapter's additions to them."""
         body = self.body
         for name, value in body.named_parameters():
             if not is_adapter(name):
@@ -104,7 +104,7 @@ class AdaptedPolicy(PolicyModel):
         yield from body.buffers()
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write the model that the adapter is merged into, as any other; see `PolicyModel.save_pretrained`."""
+        """Write the model with the adapter merged in, like any other model; see `PolicyModel.save_pretrained`."""
 
         def merged(name: str, value: Tensor) -> tuple[str, Tensor] | None:
             return None if is_adapter(name) else merged_name(self.hf, name, value)
@@ -112,7 +112,7 @@ class AdaptedPolicy(PolicyModel):
         self._write(Path(directory), streamed(self.hf, self.masters, self.ranks, merged))
 
     def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None) -> None:
-        """Write the adapter alone, in a dtype or as it is. For a sharded model every rank calls this."""
+        """Write only the adapter, in a dtype or as it is. For a sharded model every rank calls this."""
         tensors = collected_state(adapter_tensors(self.hf))
         if self.ranks is None or self.ranks.first:
             directory.mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ class AdaptedPolicy(PolicyModel):
         return ADAPTER_WEIGHTS, adapter_tensors(self.hf)
 
     def load_adapter(self, directory: Path | None) -> None:
-        """Take the adapter from a directory that it was saved in; without one it begins anew.
+        """Load the adapter from a directory that it was saved in; without one, start it anew.
 
         Raises RunDirectoryError if it does not fit.
         """
@@ -135,7 +135,7 @@ class AdaptedPolicy(PolicyModel):
 
 
 class AdapterReference:
-    """The policy as it was: its weights with the reference adapter, or with none where that adds nothing."""
+    """The policy as it was: its weights with the reference adapter, or without one where that adds nothing."""
 
     def __init__(self, policy: AdaptedPolicy, *, adds_nothing: bool = False) -> None:
         self._policy = policy

@@ -1,7 +1,7 @@
-"""LoRA with peft's layers: small trained matrices beside frozen linear ones (Hu et al. 2021, arXiv 2106.09685).
+"""LoRA with peft's layers: small trained matrices next to frozen linear ones (Hu et al. 2021, arXiv 2106.09685).
 
-Two adapters lie in each layer, the policy's and a reference's. Which of them is applied is a matter of the thread that
-asks, because micro-batches run in several and a loss may ask for both.
+Each layer has two adapters, the policy's and a reference's. The calling thread decides which of them is applied,
+because micro-batches run in several threads and a loss may need both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,20 +27,20 @@ from gymfleet_trainer.model.families import decoder_of, empty_model
 POLICY: Final = "default"
 REFERENCE: Final = "reference"
 ADAPTER: Final = "adapter"
-"""Where an adapter lies inside a model's directory."""
+"""The folder of an adapter inside a model's directory."""
 _CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
 _BASE: Final = ".base_layer."
 _ALL: Final = "all-linear"
 
-# A backward pass that recomputes activations may do so in a thread of its own, where the default holds: the policy's.
+# A backward pass that recomputes activations may do so in a separate thread, where the default holds: the policy's.
 _applied: Final[ContextVar[str | None]] = ContextVar("applied_adapter", default=POLICY)
 
 
 @contextmanager
 def applied(adapter: str | None) -> Iterator[None]:
-    """Apply this adapter, or none at all, in this thread; without it the policy's is."""
+    """Apply this adapter, or none at all, in this thread; outside this context the policy's adapter is applied."""
     token = _applied.set(adapter)
     try:
         yield
@@ -49,7 +49,7 @@ def applied(adapter: str | None) -> Iterator[None]:
 
 
 class AdaptedLinear(Linear):  # type: ignore[misc]  # peft is untyped to mypy here
-    """peft's layer, with the adapter that `applied` says."""
+    """peft's layer, with the adapter that `applied` sets."""
 
     @property
     def disable_adapters(self) -> bool:
@@ -63,7 +63,7 @@ class AdaptedLinear(Linear):  # type: ignore[misc]  # peft is untyped to mypy he
 
 
 class TrainedDropout(nn.Dropout):
-    """Dropout where gradients are computed. What is measured without them is the policy that is published."""
+    """Dropout where gradients are computed. Measurements without gradients are of the policy as it is published."""
 
     def forward(self, given: Tensor) -> Tensor:
         """See `nn.Dropout`."""
@@ -71,9 +71,9 @@ class TrainedDropout(nn.Dropout):
 
 
 def add_adapters(model: Any, section: LoraSection, *, seed: int) -> LoraConfig:
-    """Freeze a transformers model and put two adapters beside its linear layers, which add nothing yet.
+    """Freeze a transformers model and put two adapters next to its linear layers; they add nothing yet.
 
-    The seed alone decides what they begin as. Raises RecipeError as `adapted_modules` does.
+    Their initial weights depend on the seed alone. Raises RecipeError as `adapted_modules` does.
     """
     config = LoraConfig(
         r=section.rank,
@@ -101,7 +101,7 @@ def add_adapters(model: Any, section: LoraSection, *, seed: int) -> LoraConfig:
 
 
 def adapted_modules(model: Any, section: LoraSection) -> tuple[str, ...]:
-    """Return the names that find the linear layers which get adapters: those of the decoder alone.
+    """Return the names that select the linear layers to adapt: only those of the decoder.
 
     Raises RecipeError if the model has no such layer for one of the recipe's names.
     """
@@ -129,7 +129,7 @@ def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
 
 
 def adapter_tensors(model: nn.Module, adapter: str = POLICY) -> dict[str, Tensor]:
-    """Return the weights of an adapter themselves, by the names that peft's files have."""
+    """Return the weights of an adapter themselves, by their names in peft's files."""
     found: dict[str, Tensor] = {}
     for name, layer in adapted_layers(model).items():
         for part in ("lora_A", "lora_B"):
@@ -154,9 +154,9 @@ def write_adapter(
 
 
 def read_adapter(directory: Path, model: nn.Module) -> dict[str, Tensor]:
-    """Read an adapter of this model from its directory, or from the model's directory that it lies in.
+    """Read an adapter of this model from its directory, or from the model's directory that contains it.
 
-    Raises RunDirectoryError if there is none that fits.
+    Raises RunDirectoryError if there is no adapter that fits.
     """
     place = directory if (directory / _CONFIG).is_file() else directory / ADAPTER
     try:
@@ -187,7 +187,7 @@ def merged_weight(layer: AdaptedLinear) -> Tensor:
 
 
 def merged_name(model: nn.Module, name: str, value: Tensor) -> tuple[str, Tensor]:
-    """Return name and value of a frozen weight as they are in the model that the policy's adapter is merged into."""
+    """Return name and value of a frozen weight as they are in the model with the policy's adapter merged in."""
     place, is_adapted, rest = name.rpartition(_BASE)
     if not is_adapted:
         return name, value

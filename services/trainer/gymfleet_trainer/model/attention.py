@@ -1,8 +1,8 @@
 """Causal attention over packed segments, registered with transformers under our own name.
 
-Segments are placed end to end in one row. Each attends to itself, and to those that it goes on from, if any; there is
-no padding. The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
-A layer with a sliding window sees only the last tokens of that; one with soft-capped scores has them squeezed by tanh.
+Segments are placed end to end in one row. Each attends to itself and to the segments that it continues, if any; there
+is no padding. The segments' bounds are passed as a keyword argument through the model's forward to `packed_attention`.
+A layer with a sliding window sees only the last of these tokens; a layer with soft-capped scores squeezes them by tanh.
 """
 
 import inspect
@@ -36,7 +36,7 @@ def packed_attention(
     segments: Segments | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend causally within segments and to those that they go on from, with transformers' attention interface.
+    """Attend causally within segments and to the segments that they continue, by transformers' attention interface.
 
     Args:
         module: the attention layer; unused.
@@ -46,8 +46,8 @@ def packed_attention(
         attention_mask: must be None; bounds come from `segments`.
         scaling: factor of the scores, `D ** -0.5` when None.
         dropout: must be 0, or the old log-probabilities would not be those of the sampler.
-        sliding_window: how many tokens each one attends to at the most, with itself; all before it when None.
-        softcap: bound of the scores, of which `softcap * tanh(scores / softcap)` is taken; unbounded when None.
+        sliding_window: how many tokens each token attends to at most, including itself; all before it when None.
+        softcap: bound of the scores, which become `softcap * tanh(scores / softcap)`; unbounded when None.
         s_aux: must be None: there are no attention sinks.
         segments: bounds within the row.
 
@@ -62,7 +62,7 @@ def packed_attention(
         raise ValueError(f"{PACKED_ATTENTION} attention has no sinks: require_supported refuses such models")
     device = query.device.type
     if torch.is_autocast_enabled(device):
-        # Norms leave query and key in float32 here, but the kernels need the same dtype for all three.
+        # Norms leave query and key in float32 here, but the kernels need one dtype for query, key and value.
         query, key, value = (tensor.to(torch.get_autocast_dtype(device)) for tensor in (query, key, value))
     window = None if sliding_window is None or sliding_window >= segments.longest else sliding_window
     if query.is_cuda and _has_kernel(window, softcap) and query.dtype != torch.float32:
@@ -106,7 +106,7 @@ def _per_segment(
 def _capped(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, softcap: float
 ) -> Tensor:
-    """Compute the attention that no fused kernel has, with all scores in memory."""
+    """Compute soft-capped attention, which no fused kernel supports, with all scores in memory."""
     heads, kv_heads, num_queries, dim = query.shape[1], key.shape[1], query.shape[2], query.shape[3]
     stacked = query.reshape(1, kv_heads, heads // kv_heads * num_queries, dim)
     scores = stacked @ key.transpose(2, 3) * (dim**-0.5 if scaling is None else scaling)

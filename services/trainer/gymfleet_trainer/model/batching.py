@@ -2,7 +2,7 @@
 
 A trajectory's tokens are exactly the tokens that the engine saw and sampled: the turns of a sequence are concatenated,
 and nothing is tokenised again. Sequences are packed end to end without padding; attention separates them by
-`cu_seqlens`. What rows share is computed once: see `trees.py`.
+`cu_seqlens`. Tokens that rows share are computed once: see `trees.py`.
 """
 
 import hashlib
@@ -26,28 +26,28 @@ _DIGEST_BYTES: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """A turn of an episode, by the tokens that were written in it."""
+    """A turn of an episode: the span of the tokens that were written in it."""
 
     place: int
-    """Which of the episode's turns, from 0."""
+    """Index of the turn in the episode, from 0."""
     start: int
     """Where its written tokens begin in the row."""
     end: int
     """Where they end, exclusive; `start` for a turn without any."""
     anchor: str
-    """Equal for turns of a task that were played in the same state: the environment's key, or else a hash of what was
-    observed."""
+    """Equal for turns of a task that were played in the same state: the environment's key, or else a hash of the
+    observation."""
     value: StateValue | None = None
-    """What the state was worth, where the strategy says it."""
+    """The value of the state, where the strategy provides it."""
     node: str | None = None
-    """The node of the group's tree that it leads to; None where the strategy plays each episode by itself."""
+    """The node of the group's tree that it leads to; None where the strategy plays each episode separately."""
     parent: str | None = None
-    """The node that it leads on from."""
+    """The node that it continues from."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadImage:
-    """An image in a row, whose file was not decoded yet."""
+    """An image in a row, whose file has not been decoded yet."""
 
     start: int
     """The first of its image tokens."""
@@ -65,23 +65,23 @@ class TrainSequence:
     """A row: a sequence of tokens that the policy was sampled from, in flat lists with one entry per token.
 
     `loss_mask` is True on tokens that the model wrote, in a role that is trained. `behaviour_logprobs` (of the sampler)
-    and `token_rewards` are 0 elsewhere, but for rewards from before the first of these tokens. `staleness` is the
+    and `token_rewards` are 0 elsewhere, except for rewards from before the first of these tokens. `staleness` is the
     number of policy versions published since the oldest token was sampled.
 
-    Rows of one episode share its `trajectory_id` and stand in order: there are several where its context was replaced.
+    Rows of one episode share its `trajectory_id` and are in order: there are several where its context was replaced.
 
-    `final_prompt_token_ids` is None if the environment ended the episode, or it goes on in another row. If the recipe
-    cut it off, it is the prompt that the policy could not answer. It is not part of the sequence, but leads to the
-    state a critic bootstraps from.
+    `final_prompt_token_ids` is None if the environment ended the episode, or if it continues in another row. If the
+    recipe cut the episode off, it is the prompt that the policy could not answer. It is not part of the sequence, but
+    leads to the state a critic bootstraps from.
 
-    `fields` holds what an algorithm adds: (L,) float tensors on the CPU, by name. Rows that name the same `unit`, such
-    as the two of a pair, are packed into the same micro-batch.
+    `fields` holds an algorithm's additions: (L,) float tensors on the CPU, by name. Rows that name the same `unit`,
+    such as the two of a pair, are packed into the same micro-batch.
 
     `temperature` is the one at which the row was sampled; None for that of the recipe.
 
-    `turns` are those whose tokens the row holds, in order; none where a row is no episode's.
+    `turns` are the turns whose tokens the row holds, in order; none where a row belongs to no episode.
 
-    `images` are what stands at the row's image tokens, in order. Those of episodes are files, until `learning.images`
+    `images` are the images at the row's image tokens, in order. Those of episodes are files until `learning.images`
     reads them: rows with files are not packed.
     """
 
@@ -134,12 +134,12 @@ class TrainSequence:
         return sum(self.token_rewards)
 
     def with_fields(self, **fields: Tensor) -> "TrainSequence":
-        """Return a copy with more fields; one of a name that is there is replaced."""
+        """Return a copy with more fields; a field with an existing name is replaced."""
         return replace(self, fields={**self.fields, **fields})
 
     @property
     def seen(self) -> tuple[SeenImage, ...]:
-        """Return its images. Raises ValueError where one was not read."""
+        """Return the row's images. Raises ValueError if one was not read."""
         seen = tuple(image for image in self.images if isinstance(image, SeenImage))
         if len(seen) < len(self.images):
             raise ValueError(f"{self.trajectory_id}: its images are files that nobody read")
@@ -159,8 +159,8 @@ def sequences_from_trajectory(
 
     An episode without a turn has none.
     A row holds its turns' prompt and response ids, end to end; a turn without log-probabilities (an expert's) gets 0.
-    With `roles`, only the tokens of these have a loss. To them, what other roles did is the environment's doing: its
-    reward counts for the last of their tokens before it.
+    With `roles`, only the tokens of these roles have a loss. To them, other roles are part of the environment: the
+    reward of another role counts for the last of their tokens before it.
     Raises ValueError if log-probabilities or token rewards do not align with the response ids.
     """
     trajectory, reward = scored.trajectory, scored.reward
@@ -225,7 +225,7 @@ def _sequence(
 
 
 def _anchor(turn: Turn) -> str:
-    """Return what names the state in which a turn was played, among those of its task."""
+    """Return a name, unique within its task, of the state in which a turn was played."""
     if turn.state_key is not None:
         return turn.state_key
     seen = "\n".join([turn.observation, *(part.model_dump_json() for part in turn.parts)])
@@ -233,7 +233,7 @@ def _anchor(turn: Turn) -> str:
 
 
 def _credit(rows: Sequence[TrainSequence]) -> None:
-    """Move rewards of tokens without a loss to the last token with one before them; those before the first stay."""
+    """Move rewards of tokens without a loss to the last earlier token with one; rewards before the first stay."""
     last: tuple[list[float], int] | None = None
     for row in rows:
         for place, reward in enumerate(row.token_rewards):
@@ -272,13 +272,13 @@ class PackedBatch:
     units: tuple[str | None, ...] = ()
     """The unit of each segment."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
-    """(T,) float each: the rows' fields, end to end, of the names that all of these rows have."""
+    """(T,) float each: the rows' fields, end to end, for the names that all of these rows have."""
     temperature: float = 1.0
-    """By which logits are divided."""
+    """The divisor of logits."""
     images: PackedImages | None = None
-    """What stands at image tokens; None where there are none."""
+    """The images at image tokens; None where there are none."""
     shared: ModelInputs | None = None
-    """What a model runs over where rows share tokens: each of them once."""
+    """The inputs of a model where rows share tokens, each of which it contains once."""
 
     @property
     def num_tokens(self) -> int:
@@ -292,7 +292,7 @@ class PackedBatch:
 
     @property
     def inputs(self) -> ModelInputs:
-        """Return what a model runs over."""
+        """Return the inputs of a model."""
         if self.shared is not None:
             return self.shared
         segments = Segments(self.lengths, self.cu_seqlens)
@@ -302,7 +302,7 @@ class PackedBatch:
         )
 
     def scattered(self, predicted: Tensor) -> Tensor:
-        """Return (T,) values of all tokens, 0 where none is trained, of the (P,) predictions of the `inputs`."""
+        """Return (T,) values of all tokens, 0 where none is trained, from the (P,) predictions of the `inputs`."""
         values = predicted if self.shared is None else self.shared.of_trained(predicted)
         return values.new_zeros(self.num_tokens).index_copy(0, self.trained, values)
 
@@ -320,7 +320,7 @@ class PackedBatch:
 
     @property
     def places_by_unit(self) -> dict[str, tuple[int, ...]]:
-        """Return which segments belong together, in the order of the rows."""
+        """Return the segments that belong together, in the order of the rows."""
         places: dict[str, list[int]] = {}
         for place, unit in enumerate(self.units):
             if unit is not None:
@@ -337,12 +337,12 @@ def pack(
 ) -> list[PackedBatch]:
     """Distribute sequences over micro-batches of nearly equal size, none above `tokens_per_microbatch` tokens.
 
-    First-fit-decreasing finds how many are needed; then each sequence, longest first, goes to the emptiest one, of
-    more micro-batches if necessary. If that overflows too, the result of first-fit is used. Sequences of one unit are
-    placed as if they were one, and so are those that begin alike, as far as the limit and the number of workers allow:
-    what they begin with counts once (see `trees.py`). What is longer than the limit gets its own micro-batch. With
-    `multiple_of` workers there are that many micro-batches, or a multiple of it, if possible. No sequences give no
-    micro-batches.
+    First-fit-decreasing finds how many micro-batches are needed; then each sequence, longest first, goes to the
+    emptiest one, with more micro-batches if necessary. If that overflows too, the result of first-fit is used.
+    Sequences of one unit are placed as if they were one, and so are sequences that begin alike, as far as the limit and
+    the number of workers allow: their common beginning counts once (see `trees.py`). A sequence longer than the limit
+    gets its own micro-batch. With `multiple_of` workers there are that many micro-batches, or a multiple of it, if
+    possible. No sequences give no micro-batches.
     """
     if tokens_per_microbatch < 1:
         raise ValueError(f"tokens_per_microbatch must be at least 1, not {tokens_per_microbatch}")
@@ -360,7 +360,7 @@ def pack(
 
 
 def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
-    """Return the indices of what must not be separated, in the order of the first of each."""
+    """Return the indices of sequences that must not be separated, in the order of the first of each unit."""
     units: dict[str | int, list[int]] = {}
     for index, sequence in enumerate(sequences):
         units.setdefault(index if sequence.unit is None else sequence.unit, []).append(index)
@@ -368,24 +368,24 @@ def _units(sequences: Sequence[TrainSequence]) -> list[list[int]]:
 
 
 class _Unit(NamedTuple):
-    """Rows that stay together, behind others that begin alike."""
+    """Rows that stay together, after others that begin alike."""
 
     rows: list[int]
     size: int
-    """Tokens that they compute where they stand alone, at most."""
+    """The most tokens that they compute if they stand alone."""
     shared: int
-    """How many of these the one before them computes, at least; 0 for the first of a tree."""
+    """How many of these, at least, the unit before already computes; 0 for the first of a tree."""
 
 
 class _Part(NamedTuple):
-    """What goes into one micro-batch as a whole."""
+    """Rows that go into one micro-batch as a whole."""
 
     rows: list[int]
     size: int
 
 
 def _trees(units: Sequence[list[int]], sequences: Sequence[TrainSequence]) -> list[list[_Unit]]:
-    """Return the units in trees of those that begin alike, the ones that share the most next to each other."""
+    """Return the units in trees of units that begin alike, with those that share the most next to each other."""
     sharing = _may_share(sequences)
     ordered = Ordered.of([sequences[unit[0]] for unit in units], sharing=sharing)
     trees: list[list[_Unit]] = []
@@ -401,7 +401,7 @@ def _trees(units: Sequence[list[int]], sequences: Sequence[TrainSequence]) -> li
 
 
 def _parts(trees: Sequence[list[_Unit]], limit: int, num_workers: int) -> list[_Part]:
-    """Divide trees that are too large for a micro-batch, or for a worker where others would be idle."""
+    """Divide trees that are too large for a micro-batch, or for one worker while others would be idle."""
     num_tokens = sum(_size(tree) for tree in trees)
     num_batches = -(-num_tokens // (limit * num_workers)) * num_workers
     parts: list[_Part] = []
@@ -415,18 +415,18 @@ def _parts(trees: Sequence[list[_Unit]], limit: int, num_workers: int) -> list[_
 
 
 def _size(units: Sequence[_Unit]) -> int:
-    """Return how many tokens units compute that follow each other in a tree, the first as if it stood alone."""
+    """Return how many tokens consecutive units of a tree compute, the first unit as if it stood alone."""
     return units[0].size + sum(unit.size - unit.shared for unit in units[1:])
 
 
 def _divided(tree: Sequence[_Unit], number: int) -> list[list[_Unit]]:
-    """Return a tree in so many parts, of which the largest is as small as it can be."""
+    """Return a tree in `number` parts, the largest of which is as small as possible."""
     smallest = bisect_left(range(_size(tree)), x=True, key=lambda limit: len(_filled(tree, limit, 1)) <= number)
     return _filled(tree, smallest, number)
 
 
 def _filled(tree: Sequence[_Unit], limit: int, least: int) -> list[list[_Unit]]:
-    """Return a tree in parts that are filled up to the limit one after the other, of which there are at least some."""
+    """Return a tree in parts that are filled up to the limit one after the other; there are at least `least` parts."""
     parts: list[list[_Unit]] = []
     size = 0
     for place, unit in enumerate(tree):
@@ -489,7 +489,7 @@ def _pack_one(sequences: Sequence[TrainSequence], chosen: list[int], dtype: torc
 
 
 def _may_share(sequences: Sequence[TrainSequence]) -> bool:
-    """Return whether equal tokens are the same: not where some of them stand for images."""
+    """Return whether equal tokens can be shared: not where some of them stand for images."""
     return not any(sequence.images for sequence in sequences)
 
 

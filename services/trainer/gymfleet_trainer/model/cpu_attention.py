@@ -2,7 +2,7 @@
 
 For the few hundred tokens of an agent's episode this is about 1.7 times as fast as PyTorch's fused kernel, whose
 backward pass is slow on CPUs. Key and value heads are not repeated for grouped queries: the group's queries are
-stacked instead. Blocks skip most of what is above the diagonal, and of what is outside of a sliding window.
+stacked instead. Blocks skip most scores above the diagonal, and most of those outside a sliding window.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from torch import Tensor
 from gymfleet_trainer.model.segments import Segments
 
 MAX_SEGMENT: Final = 1024
-"""Longest segment, with what it goes on from, to handle here; longer ones would keep too many probabilities."""
+"""Longest segment to handle here, including the segments that it continues; longer ones keep too many probabilities."""
 _BLOCK: Final = 128
 
 
@@ -29,7 +29,7 @@ def blocked_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Compute differentiable causal attention within each segment, and to those that it goes on from.
+    """Compute differentiable causal attention within each segment, and to the segments that it continues.
 
     Args:
         query: (1, H, T, D) float32 or float64.
@@ -37,7 +37,7 @@ def blocked_attention(
         value: (1, H_kv, T, D).
         scaling: factor of the scores, `D ** -0.5` when None.
         segments: the segments; their lengths add up to T.
-        window: how many tokens each one attends to at the most, with itself.
+        window: how many tokens each token attends to at most, including itself.
         softcap: bound of the scores.
 
     Returns:
@@ -49,7 +49,7 @@ def blocked_attention(
 
 
 def visible(num_queries: int, num_keys: int, window: int | None, device: torch.device | None = None) -> Tensor:
-    """Return the (queries, keys) bool mask of what the last of the keys' tokens, the queries, attend to."""
+    """Return the (queries, keys) bool mask of attention, where the queries are the last of the keys' tokens."""
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)
     return mask if window is None else mask.triu(num_keys - num_queries - window + 1)
 
@@ -136,7 +136,7 @@ def _stack(by_group: Tensor, first: int, last: int) -> Tensor:
 
 
 _Path: TypeAlias = tuple[tuple[int, int], ...]
-"""First and last (exclusive) token of what a segment attends to: its ancestors, from the root on, and itself."""
+"""First and last (exclusive) token of the segments that one attends to: its ancestors from the root on, then itself."""
 
 
 def _paths(segments: Segments) -> Iterator[_Path]:
@@ -153,7 +153,7 @@ def _along(by_head: Tensor, path: _Path) -> Tensor:
 
 
 def _sums_along(by_head: Tensor, path: _Path) -> Tensor:
-    """Return what the gradients of a path's blocks are added to; where it is one segment, the gradient itself."""
+    """Return the tensor that sums the gradients of a path's blocks; for a single segment, the gradient itself."""
     if len(path) == 1:
         return by_head[:, path[0][0] : path[0][1]]
     return by_head.new_zeros(by_head.shape[0], sum(end - start for start, end in path), by_head.shape[2])
@@ -168,7 +168,7 @@ def _add_along(by_head: Tensor, path: _Path, sums: Tensor) -> None:
 
 
 def _blocks(path: _Path, window: int | None) -> Iterator[tuple[int, int, int, int]]:
-    """Yield, for each block, its first and last (exclusive) query, and those of the path's tokens that it sees."""
+    """Yield, for each block, its first and last (exclusive) query, and the same of the path's tokens that it sees."""
     start, end = path[-1]
     context = sum(last - first for first, last in path[:-1])
     for first in range(start, end, _BLOCK):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 _LOCK = threading.Lock()
 _INSIDE: list[str] = []
-"""One entry per thread (or nesting level) inside the context; the first holds the previous setting."""
+"""One entry per thread (or nesting level) inside the context; the first entry holds the previous setting."""
 
 _TOLERANCE = 1e-6
 """Relative tolerance; two exact float32 products summed in different orders differ far less, bfloat16 by 1e-3."""
@@ -26,7 +26,7 @@ _TOLERANCE = 1e-6
 def fast_float32_matmul(device: torch.device | str) -> Iterator[None]:
     """Run float32 products on the CPU in oneDNN within the context, if they are as exact there. Else change nothing.
 
-    The setting applies to the whole process: it stays until the last of several threads has left.
+    The setting applies to the whole process: it stays until the last of several threads has left the context.
     """
     if torch.device(device).type != "cpu" or not onednn_is_exact():
         yield
@@ -56,7 +56,7 @@ def _leave() -> None:
 
 
 def onednn_is_exact() -> bool:
-    """Return whether oneDNN computes exact float32 products here although it may use less. Measured once."""
+    """Return whether oneDNN computes exact float32 products here although it may use less precision. Measured once."""
     with _LOCK:  # the setting is the process's: two threads that measured at once would each see the other's
         return _measured()
 

@@ -16,11 +16,11 @@ from gymfleet_trainer.model.recast import recast_linears
 class ValueModel(nn.Module):
     """A separate body, initialised from the policy's, with a head that starts at 0, so that no value is made up.
 
-    For a sharded policy it is sharded in the same way: every rank creates one, and copies the shards that it has.
+    For a sharded policy it is sharded in the same way: every rank creates one, and copies its own shards.
     """
 
     def __init__(self, policy: PolicyModel, masters: torch.dtype | None = None) -> None:
-        """Take the policy, and the dtype of the weights, without which it is the policy's."""
+        """Take the policy, and the dtype of the weights; by default the policy's."""
         super().__init__()
         theirs, placement = policy.body, policy.placement
         with torch.device("meta"):  # no memory until it is sharded, because no rank has room for a whole one
@@ -53,7 +53,7 @@ class ValueModel(nn.Module):
         return values
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """See `values`. It is called through the module, which gathers a sharded model's weights."""
+        """See `values`. Called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
             inputs = batch.inputs
             hidden = inputs.states_of(packed_hidden_states(self.body, inputs, self.compute_dtype))
@@ -65,18 +65,18 @@ class ValueModel(nn.Module):
         return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
+        """Load what `weights` returned; they are whole, or sharded over the same number of ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
 
 
 def allocate(module: nn.Module, policy: PolicyModel) -> None:
-    """Give memory to a module without any, where the policy has its own; its values are arbitrary."""
+    """Allocate a module that has no memory where the policy has its own; its values are arbitrary."""
     module.to_empty(device=next(policy.parameters()).device)
     for buffer in module.buffers():
         buffer.data = buffer.data.to(policy.device)  # also where weights are in main memory
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Return all that a module holds, which `Module.to_empty` leaves without values."""
+    """Return all tensors of a module, which `Module.to_empty` leaves without values."""
     return [*module.parameters(), *module.buffers()]

@@ -1,6 +1,6 @@
-"""Which models the trainer can compute: the families that were compared with transformers, and what is refused by name.
+"""The models that the trainer can compute: families compared with transformers, and features that it refuses by name.
 
-The trainer has its own attention over packed tokens and its own head. A model that needs more than these know would
+The trainer has its own attention over packed tokens and its own head. A model that needs more than these support would
 get other log-probabilities than the engine's, so it is refused before anything is played.
 """
 
@@ -20,15 +20,15 @@ _LISTED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models of one architecture, whose log-probabilities tests compare with those of transformers."""
+    """Models of one architecture; tests compare their log-probabilities with those of transformers."""
 
     name: str
     model_type: str
-    """As `config.json` has it."""
+    """As in `config.json`."""
     computed: str = ""
-    """What it has beyond Llama's layers, and how that is computed."""
+    """Its features beyond Llama's layers, and how they are computed."""
     in_engine: bool = False
-    """Whether tests compare it with vLLM too."""
+    """Whether tests also compare it with vLLM."""
     in_loop: bool = False
     """Whether a test plays, trains, publishes and plays again with it, with all services."""
 
@@ -70,11 +70,11 @@ class Refusal:
     """Something that a model may have and the trainer lacks."""
 
     what: str
-    """As the message says it, after `it has`."""
+    """Its name in the message, after `it has`."""
     example: str
     why: str
     of_config: Callable[[Any], bool] | None = None
-    """Whether a config of text has it."""
+    """Whether a text config has it."""
     of_model: Callable[[Any], bool] | None = None
     """Whether a model has it."""
 
@@ -154,23 +154,23 @@ REFUSED: Final = (
 
 
 def decoder_of(model: Any) -> Any:
-    """Return the part of a transformers model that turns tokens into hidden states, without what sees images."""
+    """Return the part of a transformers model that turns tokens into hidden states, without the part for images."""
     body = getattr(model, "model", None)
     return getattr(body, "language_model", body)
 
 
 def logit_scale(config: Any) -> float:
-    """Return what a model multiplies its logits with: Cohere has a factor, Granite a divisor."""
+    """Return the factor with which a model multiplies its logits: Cohere has a factor, Granite a divisor."""
     return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
 
 
 def model_class(source: str | Path) -> Any:
-    """Return the class that loads the model of a directory or hub id, as one that writes text."""
+    """Return the class that loads the model of a directory or hub id as a model that writes text."""
     return _class_of(AutoConfig.from_pretrained(str(source)))
 
 
 def is_of_text(config: Any) -> bool:
-    """Return whether a config is of a model that reads text alone, or has a text model's class all the same."""
+    """Return whether a config belongs to a model that reads only text, or has a text model's class all the same."""
     return type(config) in AutoModelForCausalLM._model_mapping  # noqa: SLF001 - there is no other way to ask
 
 
@@ -181,13 +181,13 @@ def _class_of(config: Any) -> Any:
 def empty_model(
     config: Any, *, device: str = "meta", attention: str | None = None, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """Return a model of a config with fresh weights: on the meta device its layers and shapes, and no memory."""
+    """Return a model of a config with fresh weights: on the meta device only layers and shapes, without memory."""
     with torch.device(device):
         return _class_of(config).from_config(config, attn_implementation=attention, dtype=dtype)
 
 
 def config_of(source: str | Path) -> Any:
-    """Return the config of a directory or hub id. Raises UnsupportedModel where there is none."""
+    """Return the config of a directory or hub id. Raises UnsupportedModel if there is none."""
     try:
         return AutoConfig.from_pretrained(str(source))
     except (OSError, ValueError, KeyError) as error:
@@ -199,11 +199,11 @@ def examine(source: str | Path, *, context: int) -> Any:
     """Return the model of a directory or hub id on the meta device, if the trainer can compute it.
 
     Args:
-        source: what a recipe gives as `model.path`.
+        source: the recipe's `model.path`.
         context: the longest sequence, in tokens.
 
     Raises:
-        UnsupportedModel: it cannot, or there is no such model; the message names every reason.
+        UnsupportedModel: the trainer cannot compute it, or there is no such model; the message names every reason.
     """
     config = config_of(source)
     _refuse(source, _faults_of_config(config, context))

@@ -1,20 +1,20 @@
-"""The files of a model beside its weights and config, which a trained one keeps as they are."""
+"""The files of a model other than its weights and config, which a trained model keeps as they are."""
 
 import shutil
 from pathlib import Path
 from typing import Final
 
 GENERATION: Final = ("generation_config.json",)
-"""What vLLM and transformers sample by, and at which tokens they stop."""
+"""The sampling settings of vLLM and transformers, and the tokens at which they stop."""
 READING: Final = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "spiece.model", "tekken.json",
     "chat_template*", "*preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
-"""How text and images become tokens: tokenizer, chat template, and what vLLM starts a model with vision by."""
+"""How text and images become tokens: tokenizer, chat template, and the files with which vLLM starts a vision model."""
 
 
 def keep_files(source: str, directory: Path, patterns: tuple[str, ...] = GENERATION + READING) -> None:
-    """Copy the files of a model, a directory or hub id, to a directory, over those that transformers wrote there."""
+    """Copy the files of a model (a directory or hub id) to a directory, over those that transformers wrote there."""
     place = files_of(source, patterns)
     for pattern in patterns:
         for path in place.glob(pattern):
@@ -23,7 +23,7 @@ def keep_files(source: str, directory: Path, patterns: tuple[str, ...] = GENERAT
 
 
 def files_of(source: str, patterns: tuple[str, ...]) -> Path:
-    """Return where such files of a model lie, a directory or hub id."""
+    """Return the directory with such files of a model (a directory or hub id)."""
     if (place := Path(source)).is_dir():
         return place
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - needed for hub ids alone

@@ -46,7 +46,7 @@ def forward_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: in
 
     Args:
         shape: the model.
-        lengths: tokens of each segment; a token attends to itself and to what precedes it in its segment.
+        lengths: tokens of each segment; a token attends to itself and to the tokens before it in its segment.
         num_predicted: positions at which the head is applied.
     """
     lengths = list(lengths)
@@ -58,5 +58,5 @@ def forward_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: in
 
 
 def training_flops(shape: DecoderShape, lengths: Iterable[int], num_predicted: int) -> int:
-    """Return the FLOPs of forward and backward; the latter multiplies twice, by weights and by activations."""
+    """Return the FLOPs of forward and backward pass; the latter multiplies twice, by weights and by activations."""
     return 3 * forward_flops(shape, lengths, num_predicted)

@@ -1,4 +1,4 @@
-"""What a worker holds between micro-batches, weights, gradients and moments: counted on the meta device."""
+"""The memory that a worker holds between micro-batches (weights, gradients, moments), counted on the meta device."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ class Held:
 
     @property
     def total(self) -> int:
-        """Return all of them."""
+        """Return the sum of all three."""
         return self.weights + self.gradients + self.optimizer
 
 
 def held(module: nn.Module, section: OptimizerOptions | None, *, workers: int = 1) -> Held:
-    """Count what is held of a module that lies on the meta device.
+    """Count the bytes held for a module on the meta device.
 
     Args:
         module: its parameters have their dtypes, and `requires_grad` where they are trained.
         section: the optimiser; None for a module that is not trained.
-        workers: how many share the module. Each has as many rows of each weight as the one with the most.
+        workers: how many share the module. Each counts as having as many rows of each weight as the one with the most.
     """
     shards = [_shard(parameter, workers) for parameter in {*module.parameters()}]
     trained = [shard for shard in shards if shard.requires_grad] if section is not None else []
@@ -63,7 +63,7 @@ def meta_adapted(config: Any, section: LoraSection, dtype: torch.dtype) -> Any:
 
 
 def rounded_bytes(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype, *, workers: int = 1) -> int:
-    """Return what is held twice while the model's weights are compared as they are published: see `rounded`."""
+    """Return the bytes held twice while the model's weights are compared as they are published: see `rounded`."""
     if workers > 1 and dtype == compute_dtype:
         return 0
     return _bytes(_shard(one, workers) for one in {*finer_weights(model, dtype, compute_dtype)})

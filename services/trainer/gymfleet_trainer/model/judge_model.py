@@ -1,4 +1,4 @@
-"""A judge: a model of its own that writes verdicts, in the form that transformers and vLLM load."""
+"""A judge: a separate model that writes verdicts, in the form that transformers and vLLM load."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +22,6 @@ class JudgeModel(PolicyModel):
         return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
+        """Load what `weights` returned; they are whole, or sharded over the same number of ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})

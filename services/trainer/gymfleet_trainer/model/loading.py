@@ -1,7 +1,7 @@
-"""Models as they are read: whole, or by each of several workers only the rows that it keeps.
+"""Reading models: whole, or by each of several workers only the rows that it keeps.
 
-For the latter transformers' own loading is taken apart (`PreTrainedModel.from_pretrained`): it reads rows where weights
-are sharded, and shards them by rules of its own, which have no adapters and no dtypes beside the weights'.
+For the latter, transformers' own loading (`PreTrainedModel.from_pretrained`) is taken apart: it reads rows where
+weights are sharded, but shards them by its own rules, which know no adapters and no dtypes other than the weights'.
 """
 
 # ruff: noqa: SLF001
@@ -41,16 +41,16 @@ def read_model(path: str | Path, dtype: torch.dtype) -> Any:
     _require_all(path, told["missing_keys"], told["mismatched_keys"])
     _prepare(model, path)
     for parameter in model.parameters():
-        # A file's tensors begin anywhere in memory: products with them differ in the last bit from those with
-        # copies, and the policy from its own reference.
+        # A file's tensors begin anywhere in memory: products with them differ in the last bit from products with
+        # copies, so that the policy would differ from its own reference.
         parameter.data = parameter.data.clone()
     return model
 
 
 def outline(path: str | Path, dtype: torch.dtype) -> Any:
-    """Return the model that `read_model` returns, on the meta device: it has no weights yet. Raises UnsupportedModel.
+    """Return the model that `read_model` returns, on the meta device, without weights. Raises UnsupportedModel.
 
-    Once it is sharded, `fill` reads them.
+    Once it is sharded, `fill` reads its weights.
     """
     model = empty_model(config_of(path), attention=PACKED_ATTENTION, dtype=dtype)
     model.config.name_or_path = str(path)
@@ -62,21 +62,21 @@ def outline(path: str | Path, dtype: torch.dtype) -> Any:
 
 
 def fill(root: nn.Module, model: Any, plain: Any, path: str | Path, placement: Placement) -> None:
-    """Read this rank's rows of each weight of a model that has been sharded, and no other bytes of them.
+    """Read this rank's rows of each weight of a sharded model, and no other bytes of the weights.
 
     Files that are not safetensors are read whole by every rank. Adapters stay as they are.
 
     Args:
         root: the module that was sharded.
         model: the transformers model in it, with adapters or without, such as an `outline`.
-        plain: the same on the meta device, without adapters and whole. It is used up.
+        plain: the same model on the meta device, without adapters and whole. It is used up.
         path: the hub id or local path.
         placement: where the shards are kept.
 
     Raises:
         UnsupportedModel: the files lack a weight of the model.
     """
-    # Files name the weights of a model without adapters. This one has no weights but those shards.
+    # Files name the weights of a model without adapters. `plain` gets no weights but these shards.
     places = {plain_name(name): name for name in _names(model) if not is_adapter(name)}
     for name in _names(plain):
         _put(plain, name, _get(model, places[name]))
@@ -109,7 +109,7 @@ def fill(root: nn.Module, model: Any, plain: Any, path: str | Path, placement: P
 
 
 def _fill_nothing(model: Any, told: LoadStateDictInfo) -> None:
-    """Give weights without a row here their no rows: transformers fails to join no experts to one tensor."""
+    """Set weights without a row on this rank to empty tensors: transformers fails to join zero experts to a tensor."""
     for name in [*told.missing_keys]:
         value = _get(model, name)
         if isinstance(value, DTensor) and not value.to_local().numel():
@@ -123,7 +123,7 @@ def _fill_nothing(model: Any, told: LoadStateDictInfo) -> None:
 
 @contextmanager
 def standing_in(model: nn.Module) -> Iterator[None]:
-    """Have an `outline` seem to lie in main memory within the context: adapters are made where weights are."""
+    """Make an `outline` seem to be in main memory within the context: adapters are created where the weights are."""
     kept = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -173,9 +173,9 @@ def _put(model: nn.Module, name: str, value: Tensor) -> None:
 
 
 def make_writable(model: Any) -> None:
-    """Replace a generation config that transformers reads and refuses to write, as published ones may have.
+    """Replace a generation config that transformers reads but refuses to write; published models may have one.
 
-    The file that it was read from is kept beside trained weights as it is: see `files.py`.
+    The file that it was read from is kept unchanged with trained weights: see `files.py`.
     """
     try:
         model.generation_config.validate(strict=True)
@@ -184,7 +184,7 @@ def make_writable(model: Any) -> None:
 
 
 def never_drop(model: nn.Module) -> None:
-    """Turn dropout off: log-probabilities must be those of the sampler, which has none."""
+    """Turn dropout off: log-probabilities must be those of the sampler, which has no dropout."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

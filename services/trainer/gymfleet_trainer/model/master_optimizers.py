@@ -1,6 +1,6 @@
 """Optimisers that hold less than AdamW in float32: moments in 8 bits, factored moments, weights in bfloat16.
 
-They compute in float32, some rows of one parameter at a time. Neither that nor how rows are sharded changes a result.
+They compute in float32, some rows of one parameter at a time. Neither this nor the sharding of rows changes a result.
 """
 
 import math
@@ -18,13 +18,13 @@ from gymfleet_trainer.model.rounding import noise_key, stochastically_rounded
 _ELEMENTS: Final = 1 << 20
 """Elements that are updated at once."""
 _LEAST_WIDTH: Final = 32
-"""Narrower rows, as those of norms and biases, keep their moments in float32: a scale would cost more than it saves."""
+"""Narrower rows, like those of norms and biases, keep moments in float32: a scale would cost more than it saves."""
 _COLUMNS: Final = "column_variance"
-"""The only state that is not by row, and that every rank has whole."""
+"""The only state that is not per row; every rank has it whole."""
 
 
 class MasterOptimizer(ABC):
-    """Updates every parameter in float32; weights in bfloat16 are then rounded stochastically."""
+    """Update every parameter in float32; weights in bfloat16 are then rounded stochastically."""
 
     def __init__(self, param_groups: list[dict[str, Any]], *, learning_rate: float, seed: int) -> None:
         self.param_groups = [{"lr": learning_rate, **group} for group in param_groups]
@@ -50,7 +50,7 @@ class MasterOptimizer(ABC):
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each parameter by its number; states by row are sharded as the parameter is."""
+        """Return the state of each parameter by its number; per-row states are sharded like the parameter."""
         return {"seed": self._seed, "state": self._state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -75,14 +75,14 @@ class MasterOptimizer(ABC):
 
     @abstractmethod
     def _update(self, rows: "_Rows", state: dict[str, Tensor], group: Mapping[str, Any]) -> None:
-        """Make one update of a parameter and of its state, whose `step` counts it already."""
+        """Make one update of a parameter and of its state, whose `step` already counts this update."""
 
 
 class AdamW(MasterOptimizer):
     """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), with moments in float32 or in 8 bits.
 
-    In 8 bits the second moment is kept as its root, which has the range of the first: what is too small for the one is
-    too small for the other, and no update is divided by a moment that was rounded to nothing.
+    In 8 bits the second moment is kept as its root, which has the range of the first moment: a value too small for one
+    is too small for the other, so no update is divided by a moment that was rounded to 0.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Adafactor(MasterOptimizer):
 
 
 class _Rows:
-    """The rows of a parameter that this rank has, some at a time, as (R, W) float32."""
+    """The rows of a parameter on this rank, some at a time, as (R, W) float32."""
 
     def __init__(self, parameter: nn.Parameter, key: int) -> None:
         self.parameter = parameter
@@ -183,7 +183,7 @@ class _Rows:
         self._key = key
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield which rows, a copy of the weights, and the gradient."""
+        """Yield the slice of rows, a copy of their weights, and their gradient."""
         rows, width = self._masters.shape
         size = max(1, _ELEMENTS // max(1, width))
         for start in range(0, rows, size):

@@ -1,7 +1,7 @@
-"""What a micro-batch takes beside weights and gradients: it is run on tensors that have shapes and no content.
+"""The memory of a micro-batch besides weights and gradients, found by running it on tensors with shapes but no content.
 
-Every allocation of the trainer's own forward and backward pass is seen, and when it is freed. No formula stands for the
-layers of a family, and nothing is downloaded but a config.
+Every allocation of the trainer's own forward and backward pass is seen, and so is its release. No formula stands for
+the layers of a family, and nothing is downloaded except a config.
 """
 
 import weakref
@@ -31,25 +31,25 @@ from gymfleet_trainer.model.policy_model import PolicyModel, recompute_activatio
 from gymfleet_trainer.model.recast import recast_linears
 
 _KERNEL: Final = "gymfleet_kernel"
-"""Attention that keeps what a GPU's kernel does: its inputs and its output."""
+"""Attention that keeps the same tensors as a GPU's kernel: its inputs and its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Numbers of parameters; those that are tied count once."""
+    """Numbers of parameters; tied parameters count once."""
 
     total: int
     trained: int
-    """Without what sees images."""
+    """Without the part that sees images."""
     body: int
-    """The decoder without its head, as a critic has it."""
+    """The decoder without its head, as in a critic."""
     outer: int
     """The decoder's embeddings and head, which no layer holds."""
     largest_layer: int
 
     @classmethod
     def of(cls, model: Any) -> "ModelSize":
-        """Count those of a transformers model, on any device."""
+        """Count the parameters of a transformers model, on any device."""
         body = decoder_of(model)
         layers = [sum(one.numel() for one in layer.parameters()) for layer in body.layers]
         trained = _numel(body, model.lm_head)
@@ -62,7 +62,7 @@ def _numel(*modules: nn.Module) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """A micro-batch of rows that have nothing in common and on all tokens of which there is a loss: the largest."""
+    """A micro-batch of rows that share nothing and have a loss on every token: the largest case."""
 
     tokens: int
     length: int
@@ -90,17 +90,17 @@ def microbatch_bytes(
     masters: torch.dtype | None = None,
     lora: LoraSection | None = None,
 ) -> int:
-    """Return the largest number of bytes that are in use in one forward and backward pass, beside those that stay.
+    """Return the peak of bytes in use in one forward and backward pass, besides those that stay.
 
-    Weights, and the gradients that a micro-batch before this one left, stay. What the loss itself keeps is little.
+    Weights, and the gradients left by an earlier micro-batch, stay. The loss itself keeps little.
 
     Args:
         config: a transformers config, of a model that `require_supported` takes.
-        microbatch: what is computed.
-        dtype: that of the computation.
-        on_gpu: whether a GPU's attention and chunks of logits are to be counted.
+        microbatch: the micro-batch to compute.
+        dtype: the dtype of the computation.
+        on_gpu: whether to count a GPU's attention and chunks of logits.
         recompute: whether layers keep only their inputs.
-        masters: the dtype that trained weights are held in; at least float32 without it.
+        masters: the dtype in which trained weights are held; by default at least float32.
         lora: the adapters that are trained instead of the weights.
     """
     batch = microbatch.packed()
@@ -132,7 +132,7 @@ def microbatch_bytes(
 
 
 def _leave_meta(model: nn.Module) -> None:
-    """Give a model fake tensors on the CPU: peft moves its layers about, which fake tensors do not allow."""
+    """Give a model fake tensors on the CPU: peft moves its layers between devices, which fake tensors do not allow."""
     known: dict[Tensor, Tensor] = {}
     for module in model.modules():
         for name, one in module.named_parameters(recurse=False):
@@ -144,7 +144,7 @@ def _leave_meta(model: nn.Module) -> None:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the bytes of all tensors that were made inside and still exist."""
+    """Count the bytes of all tensors that were created inside the context and still exist."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -175,7 +175,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _as_on(*, on_gpu: bool) -> Iterator[None]:
-    """Let the head take as many logits at once as it does on the device that is planned for."""
+    """Let the head compute as many logits at once as on the device that is planned for."""
     logits, product = policy_model.MAX_LOGITS, moe._grouped_mm  # noqa: SLF001 - it has no other name
     before = dict(logits)
     logits["cpu"] = logits["cuda" if on_gpu else "cpu"]

@@ -1,4 +1,4 @@
-"""How micro-batches are processed, several at a time: `MicrobatchExecutor`, and those within a single process.
+"""The processing of micro-batches, several at a time: `MicrobatchExecutor`, and its form for a single process.
 
 Small matrices do not divide well: two threads on every product gain little, and lose much when another process uses
 a core, because each of thousands of products then waits for its slower half. Whole micro-batches divide perfectly.
@@ -17,9 +17,9 @@ from gymfleet_trainer.model.cpu_matmul import fast_float32_matmul
 
 Result = TypeVar("Result")
 Sums = dict[str, Tensor | float]
-"""What a micro-batch adds to the metrics, by name; tensors are () and detached."""
+"""A micro-batch's contributions to the metrics, by name; tensors are () and detached."""
 LossOf = Callable[[PackedBatch], tuple[Tensor, Sums]]
-"""Returns () float with grad, and sums for the metrics."""
+"""Returns a () float with grad, and sums for the metrics."""
 
 MAX_PARAMETERS = 50_000_000
 """Models above this size fill the cores with a single product, and their gradients are too large to hold several."""
@@ -38,7 +38,7 @@ class MicrobatchExecutor(Protocol):
     def accumulate(
         self, loss_of: LossOf, batches: Sequence[PackedBatch], parameters: Sequence[nn.Parameter]
     ) -> list[Sums]:
-        """Add the gradient of every batch's loss to `parameters`, and return the sums that `loss_of` gave.
+        """Add the gradient of every batch's loss to `parameters`, and return the sums from `loss_of`.
 
         Args:
             loss_of: may be called from several threads.

@@ -21,25 +21,25 @@ class OptimizerOptions(BaseModel):
 
     kind: Literal["adamw", "adamw_8bit", "adafactor"] = "adamw"
     """adamw: two moments in float32, 8 bytes per weight; adamw_8bit: both in 8 bits, with a scale for every 256 of
-    them; adafactor: sums over rows and columns instead of moments, next to nothing, and a learning rate that is
+    them; adafactor: sums over rows and columns instead of moments, which take next to nothing, and a learning rate
     relative to the size of the weights."""
     master_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What the weights are held in while they are trained. bfloat16 is half as much, gradients included; updates are
-    then rounded stochastically, as they would be too small otherwise. It takes trainer_dtype bfloat16."""
+    """The dtype in which weights are held during training. bfloat16 takes half the memory, gradients included; updates
+    are then rounded stochastically, as they would be too small otherwise. It requires trainer_dtype bfloat16."""
     learning_rate: Annotated[float, Field(ge=0)] = 1e-6
     """Peak of the schedule."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Of adamw and adamw_8bit."""
+    """For adamw and adamw_8bit."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decoupled, as in AdamW."""
     eps: PositiveFloat = 1e-8
-    """Of adamw and adamw_8bit."""
+    """For adamw and adamw_8bit."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Updates of linear growth at the start."""
+    """Number of updates at the start over which the learning rate grows linearly."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """constant, cosine or linear after the warm-up."""
+    """The schedule after the warm-up: constant, cosine or linear."""
     min_lr_ratio: Fraction = 0.0
-    """Where the schedule ends, as a share of the peak."""
+    """The final learning rate of the schedule, as a share of the peak."""
     max_grad_norm: PositiveFloat = 1.0
     """Gradients are clipped to this norm."""
 
@@ -64,7 +64,7 @@ class PolicyOptimizer:
         """Clip, update and clear the gradients; return the norm before clipping, () float.
 
         Gradients that are not finite update nothing: weights and moments stay as they were. The step still counts,
-        so that a resumed run follows the same schedule; the caller can tell from the norm.
+        so that a resumed run follows the same schedule; the norm shows this to the caller.
         """
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.section.max_grad_norm))
         if torch.isfinite(norm):
@@ -76,11 +76,11 @@ class PolicyOptimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments and schedule position. The moments are those of the optimiser, this rank's shards of them."""
+        """Return moments and schedule position. The moments are the optimiser's own, this rank's shards of them."""
         return {self.section.kind: self._inner.state_dict(), "num_steps": self.num_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was taken. The moments are whole, or sharded over as many ranks."""
+        """Continue from where `state_dict` was taken. The moments are whole, or sharded over equally many ranks."""
         inner = state[self.section.kind]
         if isinstance(self._inner, MasterOptimizer):
             self._inner.load_state_dict(inner)
@@ -105,7 +105,7 @@ def masters_of(section: OptimizerOptions) -> torch.dtype | None:
 
 
 def state_bytes(parameters: Sequence[nn.Parameter], section: OptimizerOptions) -> int:
-    """Return the bytes that an optimiser keeps of such parameters, which may be on the meta device."""
+    """Return the bytes that an optimiser keeps for these parameters, which may be on the meta device."""
     if _is_torchs(section):
         return sum(2 * parameter.nbytes for parameter in parameters)
     inner = _inner(section, [{"params": list(parameters), "weight_decay": 0.0}])

@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model that gives log-probabilities of packed tokens."""
+"""A Hugging Face causal language model that computes log-probabilities of packed tokens."""
 
 import copy
 import os
@@ -35,7 +35,7 @@ MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
 
 _FORMS: Final = 64
-"""Forms of a layer that are compiled at most."""
+"""Maximum number of forms of a layer that are compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class TokenLogprobs:
     logprobs: Tensor
     """(T,) in the model's `dtype`, with grad unless under `torch.no_grad`."""
     entropy: Tensor | None
-    """(T,) likewise, the entropy of the distribution that the token was drawn from."""
+    """(T,) in the same dtype, the entropy of the distribution that the token was drawn from."""
 
 
 class PolicyModel(nn.Module):
-    """A model with weights in float32; with `compute_dtype` bfloat16, matrix products run in it.
+    """A model with weights in float32; with `compute_dtype` bfloat16, matrix products run in bfloat16.
 
     Optimiser steps of reinforcement learning are smaller than bfloat16 resolves, so master weights stay float32,
     unless an optimiser rounds them stochastically. With float64 everything is float64.
@@ -58,7 +58,7 @@ class PolicyModel(nn.Module):
     def __init__(self, model: Any, *, compute_dtype: torch.dtype = torch.float32, compiled: bool = False) -> None:
         """Take a transformers model that was loaded with `attn_implementation = PACKED_ATTENTION`.
 
-        With `compiled` its layers are compiled when they are first called, as are those of what is made from it.
+        With `compiled`, its layers are compiled when first called, and so are those of models made from it.
         """
         super().__init__()
         self.hf = model
@@ -71,7 +71,7 @@ class PolicyModel(nn.Module):
         self.logit_softcap: float | None = getattr(text, "final_logit_softcapping", None)
         self.compute_dtype = compute_dtype
         self.placement: Placement | None = None
-        """Where the shards of the weights are; None if the weights are whole."""
+        """The placement of the weights' shards; None if the weights are whole."""
 
     @classmethod
     def from_pretrained(
@@ -92,16 +92,16 @@ class PolicyModel(nn.Module):
         Args:
             path: the hub id or path.
             dtype: the dtype of the computation.
-            device: where it is computed.
-            masters: the dtype in which weights are held; at least float32 without it.
+            device: the device of the computation.
+            masters: the dtype in which weights are held; by default at least float32.
             gradient_checkpointing: recompute activations in the backward pass.
             compiled: compile the layers; it changes results by rounding.
             ranks: each of them calls this, and keeps its shard.
-            cpu_offload: the shards are kept in main memory; without `ranks` it means nothing.
-            frozen: the model has no gradients; nor have, in any, the parts that see images.
+            cpu_offload: keep the shards in main memory; has no effect without `ranks`.
+            frozen: the model has no gradients; the parts that see images never have any.
 
         Raises:
-            UnsupportedModel: the trainer does not compute what a layer of this model does.
+            UnsupportedModel: the trainer cannot compute a layer of this model.
         """
         compute_dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         read = read_model if ranks is None else outline
@@ -149,7 +149,7 @@ class PolicyModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """Return the transformers config of what reads and writes text."""
+        """Return the transformers config of the part that reads and writes text."""
         return self.hf.config.get_text_config()
 
     @property
@@ -169,7 +169,7 @@ class PolicyModel(nn.Module):
         return self.frozen_copy()
 
     def body_tensors(self) -> Iterator[Tensor]:
-        """Yield the weights and buffers of the body, as another model of its shape can take them."""
+        """Yield the weights and buffers of the body, in the form that another model of its shape can take."""
         yield from (*self.body.parameters(), *self.body.buffers())
 
     @torch.no_grad()
@@ -194,7 +194,7 @@ class PolicyModel(nn.Module):
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
     ) -> TokenLogprobs:
-        """Return the log-probability of each trained token given what precedes it in its segment.
+        """Return the log-probability of each trained token, given the tokens before it in its segment.
 
         Args:
             batch: packed tokens on the model's device.
@@ -204,7 +204,7 @@ class PolicyModel(nn.Module):
         return TokenLogprobs(*self(batch, temperature, with_entropy))
 
     def forward(self, batch: PackedBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        """See `token_logprobs`. It is called through the module, which gathers a sharded model's weights."""
+        """See `token_logprobs`. Called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(self.device):
             inputs = batch.inputs
             hidden = inputs.states_of(self.hidden_states(inputs))
@@ -219,17 +219,17 @@ class PolicyModel(nn.Module):
         return batch.scattered(logprobs), batch.scattered(entropy) if entropy is not None else None
 
     def to_be_rounded(self, dtype: torch.dtype) -> list[nn.Parameter]:
-        """Return the weights by which it computes otherwise than by those that are published in `dtype`."""
+        """Return the weights that compute differently from their published form in `dtype`."""
         if self.ranks is not None and dtype == self.compute_dtype:
             return []  # whole weights are gathered in it
         return finer_weights(self.hf, dtype, self.compute_dtype)
 
     @contextmanager
     def rounded(self, dtype: torch.dtype) -> Iterator[None]:
-        """Compute by the weights as they are published in `dtype`, within the context.
+        """Compute with the weights as they are published in `dtype`, within the context.
 
-        Those of `to_be_rounded` are held twice meanwhile. Without ranks the stored tensors stay as they are, so that a
-        checkpoint may be written from them.
+        The weights of `to_be_rounded` are held twice meanwhile. Without ranks the stored tensors stay as they are, so
+        that a checkpoint may be written from them.
         """
         parameters = self.to_be_rounded(dtype)
         if self.ranks is None:
@@ -268,8 +268,8 @@ class PolicyModel(nn.Module):
     def save_pretrained(self, directory: str | Path) -> None:
         """Write config and safetensors as transformers and vLLM read them; tied weights are written once.
 
-        They are written as they are held. For a sharded model every rank calls this, and the first one writes,
-        which has the tensors of one of its files at a time.
+        They are written as they are held. For a sharded model every rank calls this, and the first one writes; it
+        holds the tensors of one file at a time.
         """
         self._write(Path(directory), streamed(self.hf, self.masters, self.ranks))
 
@@ -278,7 +278,7 @@ class PolicyModel(nn.Module):
 
 
 class Reference(Protocol):
-    """The policy as it once was: what the updates of today's are measured by."""
+    """The policy as it once was, against which updates of the current policy are measured."""
 
     def token_logprobs(
         self, batch: PackedBatch, *, temperature: float = 1.0, with_entropy: bool = False
@@ -289,14 +289,14 @@ class Reference(Protocol):
         """Become the policy as it is now."""
 
     def describe(self, directory: Path) -> None:
-        """Write what it needs to be loaded again, but for the weights."""
+        """Write everything needed to load it again, except the weights."""
 
     def rows(self) -> tuple[str, dict[str, Tensor]]:
         """Return the name of the weights' file, and the weights themselves as this rank has them."""
 
 
 def finer_weights(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype) -> list[nn.Parameter]:
-    """Return the weights of a transformers model that are held in more than `dtype`, and compute as more than that.
+    """Return the weights of a transformers model that are held, and used, in a higher precision than `dtype`.
 
     Where the computation is in `dtype`, linear layers and the head round their weights to it themselves.
     """
@@ -312,20 +312,20 @@ def finer_weights(model: Any, dtype: torch.dtype, compute_dtype: torch.dtype) ->
 
 
 def recompute_activations(model: Any) -> None:
-    """Let the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
+    """Make the layers of a transformers model keep only their inputs, and recompute the rest when it is needed."""
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def compile_layers(body: Any) -> None:
-    """Let each layer of a decoder be compiled when it is first called, for any number of tokens.
+    """Have each layer of a decoder compiled when it is first called, for any number of tokens.
 
-    Attention stays as it is: it has kernels of its own, and the bounds of segments are Python numbers, by which every
+    Attention is not compiled: it has its own kernels, and the bounds of segments are Python numbers, for which every
     batch would be compiled anew. Raises RecipeError where there is no compiler.
     """
     compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")  # it may be `ccache g++`
     if shutil.which(compiler) is None:
         raise RecipeError(f"trainer.compile needs a C++ compiler, and there is no {compiler}: install it, or set false")
-    # With and without gradients, of policy, reference, critic and reward model: past the limit torch compiles no more.
+    # With and without gradients, for policy, reference, critic and reward model: torch compiles no form past its limit.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _FORMS)  # noqa: SLF001
     AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))  # type: ignore[no-untyped-call]
     for layer in body.layers:
@@ -340,12 +340,12 @@ def packed_hidden_states(
 ) -> Tensor:
     """Run a decoder body over U packed tokens and return (U, hidden).
 
-    Raises UnsupportedModel for images where nothing sees them.
+    Raises UnsupportedModel for images without a part that sees them.
     """
     if inputs.images is not None and seeing is None:
         raise UnsupportedModel("a critic and a reward model read text alone, and these episodes have images")
-    # Weights of shards were gathered in the dtype of the computation. Others are cast: without autocast's cache, which
-    # would keep the copies of all of them until the forward pass ends, and by `RecastLinear`, which keeps none for the
+    # Sharded weights were gathered in the dtype of the computation. Others are cast: without autocast's cache, which
+    # would keep copies of all of them until the forward pass ends, and by `RecastLinear`, which keeps no copy for the
     # backward pass.
     mixed = body.embed_tokens.weight.dtype != compute_dtype
     with torch.autocast(inputs.tokens.device.type, dtype=compute_dtype, enabled=mixed, cache_enabled=False):
@@ -380,7 +380,7 @@ def selected_logprobs(
         weight: (V, hidden), the head, in any dtype.
         targets: (N,) int64.
         temperature: logits are divided by it.
-        softcap: before that they become `softcap * tanh(logits / softcap)`, unless it is None.
+        softcap: before that, logits become `softcap * tanh(logits / softcap)`, unless it is None.
         with_entropy: also return the entropies.
 
     Returns:
@@ -395,8 +395,8 @@ def selected_logprobs(
 class _HeadLogprobs(torch.autograd.Function):
     """Compute head, log-softmax and entropy in chunks; the backward pass recomputes each chunk's logits.
 
-    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H). A soft cap c makes of x the logit
-    z = c tanh(x / c), with dz / dx = 1 - (z / c)^2.
+    With p = softmax(z): d logp_y / dz = onehot(y) - p, and dH / dz = -p (log p + H). A soft cap c turns x into the
+    logit z = c tanh(x / c), with dz / dx = 1 - (z / c)^2.
     """
 
     @staticmethod

@@ -8,17 +8,17 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor
 
 BLOCK: Final = 256
-"""Numbers that share a scale. A block is within one row, so that it is the same however rows are sharded."""
+"""How many numbers share a scale. A block is within one row, so that it is the same however rows are sharded."""
 _DECADES: Final = 7
 _LOW_BITS: Final = 14
-"""Bits of a float32 by which no search begins."""
+"""Low bits of a float32 that the start of a search ignores."""
 
 
 def dynamic_table(*, signed: bool) -> Tensor:
-    """Return the 256 numbers in [-1, 1] or [0, 1] that a code stands for, ascending.
+    """Return the 256 numbers in [-1, 1] or [0, 1] that the codes stand for, ascending.
 
-    Each of the seven decades down to 1e-7 has twice as many as the one below it, in the middles of equal parts; besides
-    there are 0 and 1 (the "dynamic tree" data type, section 1.3, without an exponent of its own for the sign).
+    Each of the seven decades down to 1e-7 has twice as many numbers as the one below it, in the middles of equal parts;
+    in addition there are 0 and 1 (the "dynamic tree" data type, section 1.3, without a separate exponent for the sign).
     """
     numbers = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
     for decade in range(_DECADES):
@@ -56,7 +56,7 @@ def dequantised(codes: Tensor, scales: Tensor, table: Tensor) -> Tensor:
 
 
 def _nearest(units: Tensor, signed: bool) -> Tensor:
-    """Return the codes, int32, of the numbers that are nearest to (N,) values: a search, made once for all."""
+    """Return the int32 codes of the numbers that are nearest to (N,) values, from a search made once for all."""
     bounds, codes_of = (table.to(units.device) for table in _search(signed))
     low = codes_of.index_select(0, (units.view(torch.int32) >> _LOW_BITS) & ((1 << 32 - _LOW_BITS) - 1))
     return low + (units > bounds.index_select(0, low))
@@ -64,8 +64,8 @@ def _nearest(units: Tensor, signed: bool) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _search(signed: bool) -> tuple[Tensor, Tensor]:
-    """Return the upper bound of what rounds to each code, and the code of the smallest of all floats that begin with
-    the same 18 bits. They are closer together than any two bounds, so that the code is that one or the next.
+    """Return the upper bound of the values that round to each code, and the code of the smallest of all floats that
+    begin with the same 18 bits. Such floats are closer together than any two bounds: the code is that one or the next.
     """
     table = SIGNED if signed else UNSIGNED
     middles = (table[1:] + table[:-1]) / 2

@@ -1,4 +1,4 @@
-"""Linear layers that compute in another dtype than that of their weights, without keeping a copy of these."""
+"""Linear layers that compute in another dtype than that of their weights, without keeping a copy of the weights."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class RecastLinear(nn.Linear):
     """A linear layer that computes in the dtype of its input, or in that of autocast where it is on.
 
-    Autograd would keep the cast copy of a weight until the backward pass is through, which for all layers together is
-    one more model. Here it keeps the weight itself, and the backward pass casts it once more.
+    Autograd would keep the cast copy of a weight until the backward pass is done, which for all layers together is
+    one more model. Here it keeps the weight itself, and the backward pass casts it again.
     """
 
     def forward(self, hidden: Tensor) -> Tensor:

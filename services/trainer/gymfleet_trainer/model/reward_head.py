@@ -37,16 +37,16 @@ _HEADS: Final[dict[Reads, Any]] = {
 class RewardModel(nn.Module):
     """A separate body, initialised from the policy's, with a head that starts at 0, so that no number is made up.
 
-    For a sharded policy it is sharded in the same way, as a `ValueModel` is.
+    For a sharded policy it is sharded in the same way, like a `ValueModel`.
     """
 
     def __init__(self, policy: PolicyModel, reads: Reads, masters: torch.dtype | None = None) -> None:
-        """Take the policy, where numbers are read, and the dtype of the weights, without which it is the policy's."""
+        """Take the policy, where numbers are read, and the dtype of the weights; by default the policy's."""
         super().__init__()
         config = copy.deepcopy(policy.body.config)
         config.num_labels = 1
         config.classifier_dropout = 0.0  # the head that was trained is the one that scores
-        # As for a critic: no rank has room for a whole one.
+        # As with a critic: no rank has room for a whole model.
         self.hf = _outline(reads, config, masters or policy.masters)
         recast_linears(self)
         self.hf.config.use_cache = False
@@ -75,7 +75,7 @@ class RewardModel(nn.Module):
         return numbers
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """See `numbers`. It is called through the module, which gathers a sharded model's weights."""
+        """See `numbers`. Called through the module, which gathers a sharded model's weights."""
         with fast_float32_matmul(batch.tokens.device):
             inputs = batch.inputs
             hidden = packed_hidden_states(self.hf.model, inputs, self.compute_dtype)
@@ -91,7 +91,7 @@ class RewardModel(nn.Module):
     def load_pretrained(self, directory: Path) -> None:
         """Load what `save_pretrained` wrote; each rank reads its own rows.
 
-        Raises `OSError`, `ValueError` or `UnsupportedModel` where there is no such model.
+        Raises `OSError`, `ValueError` or `UnsupportedModel` if there is no such model.
         """
         if self._placement is not None:
             plain = _outline(self._reads, self.hf.config, next(self.parameters()).dtype)
@@ -107,12 +107,12 @@ class RewardModel(nn.Module):
         return self.state_dict(keep_vars=True)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load what `weights` returned; they are whole, or sharded over as many ranks."""
+        """Load what `weights` returned; they are whole, or sharded over the same number of ranks."""
         own = self.state_dict()
         self.load_state_dict({name: sharded_like(own[name], value) for name, value in weights.items()})
 
 
 def _outline(reads: Reads, config: Any, dtype: torch.dtype) -> Any:
-    """Return such a model on the meta device."""
+    """Return a reward model on the meta device."""
     with torch.device("meta"):
         return _HEADS[reads].from_config(config, attn_implementation=PACKED_ATTENTION, dtype=dtype)

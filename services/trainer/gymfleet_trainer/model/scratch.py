@@ -61,7 +61,7 @@ MARKERS: Final = {
     "chatml": (),
     "tools": ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "<arg_value>"),
 }
-"""Tokens of a template that are no special ones: replies are written with them."""
+"""Tokens of a template that are not special tokens: replies are written with them."""
 
 _TEMPLATE_WORDS: Final = ("system", "user", "assistant")
 _INIT_STD: Final = 0.02
@@ -75,7 +75,7 @@ def build_scratch_model(
     """Write tokenizer and model to `out_dir` in Hugging Face format; the same arguments write the same files.
 
     Args:
-        texts: what the environment shows and what is answered, from which the words are chosen.
+        texts: the environment's texts and the replies, from which the words are chosen.
         section: the shape of the model.
         out_dir: the output directory, created if necessary.
         seed: the seed of the weights.
@@ -106,7 +106,7 @@ def build_scratch_model(
 def build_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str = "chatml") -> Any:
     """Return a `PreTrainedTokenizerFast` with ChatML's special tokens and at most `vocab_size` entries.
 
-    With the chat template comes the vocabulary that it needs: its markers, each of which is one token.
+    The chat template brings the vocabulary that it needs: its markers, each of which is one token.
 
     Texts are cut at digits and punctuation, so that the fixed phrases of an environment can be single tokens. The
     phrases and words that save the most tokens over `texts` are chosen; ties are broken alphabetically. A phrase that
@@ -146,7 +146,7 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int, chat_template: str = 
 
 
 def _piece_counts(texts: Iterable[str], splitter: Any) -> Counter[str]:
-    """Return how often each phrase and each word occurs; an unknown phrase is made of words."""
+    """Return how often each phrase and each word occurs; an unknown phrase is composed of words."""
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     counts: Counter[str] = Counter()
     for text, occurrences in Counter(texts).items():
@@ -180,7 +180,7 @@ def scratch_config(
 
 
 def _scale_residual_outputs(model: Any) -> None:
-    """Shrink what each block adds to the residual stream, so that its variance does not grow with depth (GPT-2)."""
+    """Shrink each block's addition to the residual stream, so that the variance does not grow with depth (GPT-2)."""
     factor = 1 / math.sqrt(2 * len(model.model.layers))
     with torch.no_grad():
         for layer in model.model.layers:

@@ -1,4 +1,4 @@
-"""Where the segments of a packed row of tokens are, and which of them go on from others."""
+"""The places of the segments in a packed row of tokens, and which of them continue others."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What M segments attend to where some go on from others: a path is a segment's ancestors and itself, in order."""
+    """The attention of M segments where some continue others: a path is a segment's ancestors and itself, in order."""
 
     ancestors: tuple[tuple[int, ...], ...]
     """The segments that come before each segment, from the root on."""
@@ -17,7 +17,7 @@ class Paths:
     tokens: Tensor
     """(K,) int64, the place in the row of each token of each path, one path after the other."""
     cu_seqlens: Tensor
-    """(M + 1,) int32, where each path begins among them; the last entry is K."""
+    """(M + 1,) int32, where each path begins among these tokens; the last entry is K."""
 
     def to(self, device: torch.device | str) -> "Paths":
         """Return the paths on `device`."""
@@ -36,11 +36,11 @@ class Segments:
     cu_seqlens: Tensor
     """(M + 1,) int32 on the model's device; the last entry is the row's length."""
     paths: Paths | None = None
-    """Where some segments go on from others; without it none does."""
+    """The paths where some segments continue others; None if none does."""
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest context, with the token that is in it last."""
+        """Return the length of the longest context, including its last token."""
         return max(self.lengths if self.paths is None else self.paths.lengths)
 
     def to(self, device: torch.device | str) -> "Segments":

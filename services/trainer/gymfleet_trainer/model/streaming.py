@@ -1,4 +1,4 @@
-"""A model's tensors one at a time, named and shaped as its files have them."""
+"""A model's tensors one at a time, named and shaped as in its files."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -19,18 +19,18 @@ def streamed(
     ranks: Ranks | None,
     written: Callable[[str, Tensor], tuple[str, Tensor] | None] = lambda name, tensor: (name, tensor),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, whole tensor) of a transformers model; tied ones once.
+    """Yield (name, whole tensor) of a transformers model; tied tensors once.
 
-    Of a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, floating-point ones in
+    For a sharded model every rank must exhaust this; the first one gets the tensors, on its CPU, floating-point ones in
     `dtype`, and the others nothing. Without `ranks` they are the model's own, not copied and not cast, unless the
-    model's files hold in one what it holds in several.
-    Only one tensor is whole at a time, unless the model's files hold in one what it holds in several.
+    model's files join several of its tensors in one.
+    Only one tensor is whole at a time, unless the model's files join several of its tensors in one.
 
     Args:
         model: the model.
-        dtype: what they are to be written in.
-        ranks: those that share it.
-        written: as what each of its tensors is written, under which name; None for those that are not.
+        dtype: the dtype to write them in.
+        ranks: the ranks that share the model.
+        written: maps each of its tensors to the name and tensor to write; None for tensors that are not written.
     """
     ignored = set(model._keys_to_ignore_on_save or ())  # noqa: SLF001 - has no public name
     seen: set[int] = set()
@@ -55,6 +55,6 @@ def streamed(
 
 
 def _joins(model: Any) -> bool:
-    """Return whether a tensor of the files is made of several tensors of the model."""
+    """Return whether a tensor of the files joins several tensors of the model."""
     conversions = getattr(model, _CONVERSIONS, None) or ()
     return any(isinstance(one, WeightConverter) and len(one.target_patterns) > 1 for one in conversions)

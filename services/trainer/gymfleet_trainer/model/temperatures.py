@@ -1,4 +1,4 @@
-"""Rows that were sampled at different temperatures: each micro-batch has those of one."""
+"""Rows that were sampled at different temperatures: each micro-batch has rows of one temperature."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ def pack_by_temperature(
     multiple_of: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> list[PackedBatch]:
-    """Pack rows, see `pack`, so that those of a micro-batch were sampled at one temperature, which it names.
+    """Pack rows, see `pack`, so that all rows of a micro-batch were sampled at one temperature, which it names.
 
-    `default` is the temperature of rows that name none. Rows of one unit, such as a pair, are taken to have it too.
+    `default` is the temperature of rows that name none. Rows of a unit, such as a pair, are assumed to have it too.
     """
     places: dict[float, list[int]] = {}
     for place, row in enumerate(rows):

@@ -1,9 +1,9 @@
-"""Rows that begin alike: a model computes once what they share.
+"""Rows that begin alike: a model computes their shared tokens once.
 
-What a token is predicted from is what stands before it in its row, so that the tokens that several rows begin with have
-the same states in all of them: the prompt of a group's episodes, the turns before a fork, what both sides of a pair
-reply to, instructions that all tasks have. They stand once among the tokens that a model runs over, as segments that
-others go on from; losses see whole rows, whose values are gathered from there.
+A token is predicted from the tokens before it in its row, so the tokens that several rows begin with have the same
+states in all of them: the prompt of a group's episodes, the turns before a fork, the common prompt of a pair's sides,
+instructions that all tasks have. They occur once among the tokens that a model runs over, as segments that others
+continue; losses see whole rows, whose values are gathered from there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 
 TokenIds: TypeAlias = NDArray[np.int64]
 SHORTEST: Final = 16
-"""Tokens that are worth a segment: one costs about as much as so many tokens cost a small model on a CPU."""
+"""Tokens that are worth a segment: a segment costs a small model on a CPU about as much as this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """What a model runs over, U tokens, and which of them predict the N trained tokens of the rows."""
+    """The U tokens that a model runs over, and which of them predict the N trained tokens of the rows."""
 
     tokens: Tensor
     """(U,) int64."""
     positions: Tensor
-    """(U,) int64, in the row that a token is of; (3, U) in time, height and width where there are images."""
+    """(U,) int64, in the token's own row; (3, U) in time, height and width where there are images."""
     segments: Segments
     states: Tensor
     """(P,) int64, the tokens after which others are predicted."""
     targets: Tensor
     """(P,) int64, the token ids that are predicted there."""
     places: Tensor
-    """(P,) int64, where these tokens stand themselves."""
+    """(P,) int64, the places of these predicted tokens themselves."""
     uses: Tensor | None = None
-    """(N,) int64, which of the P predictions each trained token has; without it N is P, and each has its own."""
+    """(N,) int64, which of the P predictions each trained token has; if None, N is P, and each has its own."""
     images: PackedImages | None = None
-    """What stands at image tokens; None where there are none."""
+    """The images at image tokens; None where there are none."""
 
     def states_of(self, hidden: Tensor) -> Tensor:
-        """Return the (P, hidden) states that predict, of (U, hidden)."""
+        """Return the (P, hidden) states that predict, from (U, hidden)."""
         return hidden[self.states] if self.uses is None else _taken(hidden, self.states)
 
     def states_at(self, hidden: Tensor) -> Tensor:
-        """Return the (N, hidden) states of the trained tokens themselves, of (U, hidden)."""
+        """Return the (N, hidden) states of the trained tokens themselves, from (U, hidden)."""
         return hidden[self.places] if self.uses is None else _taken(_taken(hidden, self.places), self.uses)
 
     def of_trained(self, predicted: Tensor) -> Tensor:
-        """Return the (N,) values of the trained tokens, of (P,)."""
+        """Return the (N,) values of the trained tokens, from (P,)."""
         return predicted if self.uses is None else _taken(predicted, self.uses)
 
     def to(self, device: torch.device | str) -> "ModelInputs":
@@ -71,23 +71,23 @@ class ModelInputs:
 def _taken(values: Tensor, places: Tensor) -> Tensor:
     """Return `values[places]`, where places may repeat, with a gradient that is summed in a fixed order.
 
-    That of indexing is summed by several threads on the CPU, that of `index_select` by atomic additions on a GPU.
+    Several threads sum the gradient of indexing on the CPU, and atomic additions that of `index_select` on a GPU.
     """
     return values.index_select(0, places) if values.device.type == "cpu" else values[places]
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Rows in the order of their tokens, in which those that begin alike are next to each other."""
+    """Rows in the order of their tokens, which places rows that begin alike next to each other."""
 
     places: list[int]
     """Indices of the rows."""
     common: list[int]
-    """How many tokens each begins with as the one before it does; 0 for the first."""
+    """How many first tokens each row has in common with the row before it; 0 for the first row."""
 
     @classmethod
     def of(cls, rows: Sequence["TrainSequence"], *, sharing: bool = True) -> "Ordered":
-        """Return the order of some rows; those that are equal stay in theirs. Without `sharing` none begin alike."""
+        """Return the order of some rows; equal rows keep theirs. Without `sharing`, none count as beginning alike."""
         tokens = [np.asarray(row.token_ids, dtype=np.int64) for row in rows]
         keys = [ids.tobytes() for ids in tokens]  # 8 bytes a token: rows that begin alike have keys that do
         places = sorted(range(len(rows)), key=keys.__getitem__)
@@ -108,7 +108,7 @@ def surely_shared(common: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A segment: its parent, and one of the rows that have it, with its first and last (exclusive) token there."""
+    """A segment: its parent, and one of the rows that contain it, with its first and last (exclusive) token there."""
 
     parent: int
     row: "TrainSequence"
@@ -117,11 +117,11 @@ class _Piece:
 
 
 def shared_inputs(rows: Sequence["TrainSequence"], trained: Tensor) -> ModelInputs | None:
-    """Return the inputs in which what rows share stands once, or None if they share nothing.
+    """Return the inputs in which tokens that rows share occur once, or None if the rows share nothing.
 
     Args:
         rows: the rows of a micro-batch.
-        trained: (N,) int64, the trained tokens, of rows that are placed end to end.
+        trained: (N,) int64, the trained tokens of the rows placed end to end.
     """
     ordered = Ordered.of(rows)
     if max(ordered.common, default=0) < SHORTEST:
@@ -147,7 +147,7 @@ def shared_inputs(rows: Sequence["TrainSequence"], trained: Tensor) -> ModelInpu
 
 
 def _pieces(rows: Sequence["TrainSequence"], ordered: Ordered) -> tuple[list[_Piece], list[list[int]]]:
-    """Return the segments, parents before children, and which of them each row is made of."""
+    """Return the segments, parents before children, and for each row the segments that it consists of."""
     pieces: list[_Piece] = []
     used: list[list[int]] = [[] for _ in rows]
     waiting = [(0, len(rows), -1)]
@@ -173,7 +173,7 @@ def _backwards(bounds: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _places(starts: Sequence[int], used: Sequence[Sequence[int]]) -> Tensor:
-    """Return the (T,) places among the distinct tokens of all rows' tokens."""
+    """Return the (T,) places of all rows' tokens among the distinct tokens."""
     spans = (range(starts[place], starts[place + 1]) for own in used for place in own)
     return torch.tensor(list(chain.from_iterable(spans)), dtype=torch.int64)
 

@@ -1,8 +1,8 @@
-"""What a policy sees: images in rows of tokens, as patches for the frozen part of the model that sees them.
+"""The images of a policy's rows of tokens, as patches for the frozen part of the model that sees them.
 
-An image stands in its row as a run of image tokens. Their embeddings are what that part makes of the patches, and
-their positions are three: all tokens of an image have one time, and a row and a column each, from where the text ended.
-The text behind it goes on after the largest. The families of Qwen2-VL have it so (arXiv:2409.12191, section 2.1).
+An image occupies a run of image tokens in its row. That part computes their embeddings from the patches. Each token has
+three positions: one time for all tokens of an image, and a row and a column each, from where the text ended. The text
+after it continues after the largest, as in the families of Qwen2-VL (arXiv:2409.12191, section 2.1).
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class SeenImage:
     grid: tuple[int, int]
     """Rows and columns of its patches."""
     merge: int
-    """A token is so many patches high and wide."""
+    """Height and width of a token, in patches."""
     patches: Tensor
-    """(rows * columns, D) float, on the CPU, as the model's processor of images makes them."""
+    """(rows * columns, D) float, on the CPU, as made by the model's image processor."""
 
     def __post_init__(self) -> None:
         rows, columns = self.grid
@@ -49,7 +49,7 @@ class SeenImage:
 
 
 class Placed(Protocol):
-    """What stands at a run of tokens in a row."""
+    """An image at a run of tokens in a row."""
 
     @property
     def start(self) -> int:
@@ -69,7 +69,7 @@ class PackedImages:
     patches: Tensor
     """(P, D) float, of all images."""
     grids: Tensor
-    """(I, 3) int64, of each image how many frames (1), rows and columns of patches it has."""
+    """(I, 3) int64, each image's numbers of frames (1), rows and columns of patches."""
 
     def to(self, device: torch.device | str) -> "PackedImages":
         """Return the images on `device`."""
@@ -79,12 +79,12 @@ class PackedImages:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a model sees in the images of a batch."""
+    """What a model computes from the images of a batch."""
 
     embeddings: Tensor
     """(V, hidden), of the image tokens."""
     by_layer: list[Tensor]
-    """(V, hidden) each, which are added behind the first layers; Qwen3-VL has some."""
+    """(V, hidden) each, to be added after the first layers; Qwen3-VL has some."""
 
 
 def require_in_order(images: Sequence[Placed], length: int, name: str) -> None:
@@ -122,19 +122,19 @@ def packed_images(rows: Sequence[Sequence[SeenImage]], starts: Sequence[int]) ->
 
 
 def tower_of(model: Any) -> Any:
-    """Return the part of a transformers model that sees images; None where the trainer knows of none."""
+    """Return the part of a transformers model that sees images; None where the trainer knows none."""
     return getattr(getattr(model, "model", None), "visual", None) if _kind(model) in SEEING else None
 
 
 def prepare(model: Any) -> None:
-    """Let the part that sees images have attention of its own: each image attends to itself."""
+    """Give the part that sees images its own attention: each image attends to itself."""
     if (tower := tower_of(model)) is not None:
         tower.config._attn_implementation = "sdpa"  # noqa: SLF001 - transformers has it there alone
 
 
 @torch.no_grad()
 def features_of(model: Any, images: PackedImages) -> Features:
-    """Return what a transformers model sees. Raises UnsupportedModel where the trainer does not compute that."""
+    """Return a transformers model's features of images. Raises UnsupportedModel if the trainer cannot compute them."""
     tower = tower_of(model)
     if tower is None:
         raise UnsupportedModel(f"the family {_kind(model)!r} is trained with text alone; images: {', '.join(SEEING)}")
@@ -145,7 +145,7 @@ def features_of(model: Any, images: PackedImages) -> Features:
 
 
 def placed(embedded: Tensor, images: PackedImages, seen: Features) -> tuple[Tensor, dict[str, Any]]:
-    """Return the (1, U, hidden) embeddings with those of the images in place, and what else the decoder is given."""
+    """Return the (1, U, hidden) embeddings with those of the images in place, and the decoder's further arguments."""
     whole = embedded[0].index_copy(0, images.places, seen.embeddings.to(embedded.dtype))[None]
     if not seen.by_layer:
         return whole, {}

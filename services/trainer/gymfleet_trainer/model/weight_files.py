@@ -1,4 +1,4 @@
-"""A model's directory: buckets of safetensors that are written as the tensors come, and what says what they hold."""
+"""A model's directory: buckets of safetensors, written as the tensors arrive, and the manifest of their content."""
 
 import json
 from collections import deque
@@ -15,11 +15,11 @@ from torch import Tensor
 
 _WORD: Final = 8
 _COPIED: Final = 1 << 20
-"""Elements that are cast, summed and written together: they stay in a processor's cache."""
+"""Number of elements that are cast, summed and written together, so that they stay in a processor's cache."""
 _EXPORTED_BYTES: Final = 2 << 30
-"""Of a file of an exported model, whose tensors the first rank holds at once."""
+"""Size of a file of an exported model; the first rank holds its tensors at once."""
 _WRITERS: Final = 4
-"""Buckets that are written at a time. What is gathered for them is held as long."""
+"""Buckets that are written at a time. Tensors gathered for them are held as long."""
 _DTYPES: Final[dict[torch.dtype, DtypeName]] = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.uint8: "U8", torch.bool: "BOOL",
@@ -37,15 +37,15 @@ def write_model(
     writes: bool,
     bucket_bytes: int = _EXPORTED_BYTES,
 ) -> None:
-    """Write a transformers model, as transformers and vLLM read it; every rank of a sharded one calls this.
+    """Write a transformers model, as transformers and vLLM read it; every rank of a sharded model calls this.
 
     Args:
-        directory: where to; it is made.
-        model: whose config it is.
+        directory: the directory to write to; it is created.
+        model: the model whose config is written.
         tensors: see `streamed`.
-        dtype: of its weights.
-        writes: whether this is the rank that writes. The others only exhaust `tensors`, to give their shards.
-        bucket_bytes: of the weights' files, at most.
+        dtype: the dtype of its weights.
+        writes: whether this is the rank that writes. The others only exhaust `tensors`, to contribute their shards.
+        bucket_bytes: the maximum size of the weights' files.
     """
     try:
         if writes:
@@ -57,7 +57,7 @@ def write_model(
 
 
 def write_config(model: Any, directory: Path, dtype: torch.dtype) -> None:
-    """Write the config of a transformers model, and how it generates, for weights in `dtype`."""
+    """Write the config of a transformers model and its generation config, for weights in `dtype`."""
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(directory)
     if model.can_generate():
@@ -72,8 +72,8 @@ def write_weights(
 ) -> WeightsManifest:
     """Write the tensors in buckets of at most `bucket_bytes`, with an index if there are several, and the manifest.
 
-    Floating-point ones are written in `dtype`, if it is given. A larger tensor has a bucket of its own. Tensors are
-    cast and copied a few MiB at a time, and several buckets at once.
+    Floating-point tensors are written in `dtype`, if it is given. A larger tensor gets its own bucket. Tensors are cast
+    and copied a few MiB at a time, several buckets at once.
     """
     buckets: list[Bucket] = []
     writing: deque[Future[Bucket]] = deque()
@@ -100,7 +100,7 @@ def write_weights(
 
 
 def in_buckets(tensors: Iterable[Named], bucket_bytes: int, dtype: torch.dtype | None = None) -> Iterator[list[Named]]:
-    """Put tensors that follow each other together while they are `bucket_bytes` at most, as they are written."""
+    """Group consecutive tensors while their written size is at most `bucket_bytes`."""
     bucket: list[Named] = []
     size = 0
     for name, tensor in tensors:
@@ -128,7 +128,7 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
         end = begin + tensor.numel() * kind.itemsize
         stored.append(StoredTensor(name=name, dtype=_DTYPES[kind], shape=tuple(tensor.shape), begin=begin, end=end))
         begin = end
-    # The header is as long with any checksum, which is not part of it.
+    # The header has the same length with any checksum, which is not part of it.
     bucket = Bucket(file=file.name, size_bytes=begin, checksum="0" * 32, tensors=tuple(stored))
     summed = _SumOfBytes()
     with file.open("wb") as stream:
@@ -146,7 +146,7 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
 def _writers() -> Iterator[ThreadPoolExecutor]:
     """Return threads in each of which torch computes alone.
 
-    Engines sample meanwhile, and threads that meet every few MiB would wait for a processor each time.
+    Engines sample at the same time, and threads that synchronise every few MiB would wait for a processor each time.
     """
     before = torch.get_num_threads()
     try:
@@ -157,12 +157,12 @@ def _writers() -> Iterator[ThreadPoolExecutor]:
 
 
 class _SumOfBytes:
-    """The checksum of bytes as int64, with zeros for those that the last word lacks."""
+    """The checksum of bytes as int64, with the last word padded by zeros."""
 
     def __init__(self) -> None:
         self._sum = Checksum()
         self._over = torch.empty(0, dtype=torch.uint8)
-        """Bytes that are no whole word yet."""
+        """Bytes that do not fill a word yet."""
 
     def add(self, data: Tensor) -> None:
         if len(self._over):

@@ -20,7 +20,7 @@ _LAST_WORD_S: Final = 5.0
 
 @contextlib.asynccontextmanager
 async def engines_asleep(fleet: RolloutReplicas) -> AsyncIterator[None]:
-    """Have the engines of all replicas sleep meanwhile, and wake at its end.
+    """Have the engines of all replicas sleep within the context, and wake at its end.
 
     Raises:
         VersionRefused: engines that cannot sleep, or that died of it.
@@ -31,7 +31,7 @@ async def engines_asleep(fleet: RolloutReplicas) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
-        # Without delay, because the run is about to end: an engine that does not hear this wakes by its lease.
+        # Without delay, because the run is about to end: an engine that misses this wakes when its lease expires.
         with contextlib.suppress(NoAnswer, VersionRefused):
             await fleet.wake_once(timeout_s=_LAST_WORD_S)
         raise

@@ -1,4 +1,4 @@
-"""Which run owns the rollout replicas, and the newest version: kept in Redis for other runs and new replicas."""
+"""The run that owns the rollout replicas, and the newest version: kept in Redis for other runs and new replicas."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ class PolicyOwnership:
     def __init__(self, redis: RedisClient, run_id: str) -> None:
         self._redis = redis
         self._run_id = run_id
-        # Its token is the run, not the process: a run that is resumed has what its last process had.
+        # Its token is the run, not the process: a resumed run owns what its last process owned.
         self._owned = Lock(redis, POLICY_OWNER, timeout=LIVE_POLICY_TTL_S, blocking=False, thread_local=False)
         self._value = ""
         self._extending: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class PolicyOwnership:
         )
 
     async def say(self, version: int) -> None:
-        """Announce a version: replicas with an older one take no work from now on. Raises ReplicasTaken."""
+        """Announce a version: replicas with an older version take no work from now on. Raises ReplicasTaken."""
         if owner := await self.claim():
             raise ReplicasTaken(
                 f"run {owner} took the rollout replicas while this one did not reach Redis; the same command resumes "
@@ -85,7 +85,7 @@ class PolicyOwnership:
                 await self._redis.delete(LIVE_POLICY)
 
     async def _claim(self) -> str:
-        """Take or keep the lock; return the run that has it, if it is another."""
+        """Take or keep the lock; return the run that has it, if it is another run."""
         self._owned.local.token = self._run_id.encode()
         with contextlib.suppress(LockNotOwnedError):
             await self._owned.reacquire()

@@ -1,4 +1,4 @@
-"""Whether an engine computes what the trainer computes: the probe's prompts, and their log-probabilities compared."""
+"""The check that an engine computes the same as the trainer: the probe's prompts, with log-probabilities compared."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -27,7 +27,7 @@ class ProbedModel(Protocol):
 
 
 class ParityCheck:
-    """Compares what engines sampled for the probe with what the trainer's model says of it."""
+    """Compare engines' samples for the probe with the trainer's log-probabilities of them."""
 
     def __init__(self, model: ProbedModel, worker: TorchThread, recipe: Recipe) -> None:
         self._model = model
@@ -45,7 +45,7 @@ class ParityCheck:
             state.probe, state.probe_is_real = prompts, True
 
     def prompts(self, state: RunState) -> Prompts:
-        """Return the run's prompts; random ones until there are real ones."""
+        """Return the run's prompts; random ones until there are prompts from real episodes."""
         if not state.probe:
             count = self._recipe.publish.probe_prompts
             state.probe = random_prompts(self._model.vocab_size, count, self._prompt_limit(), self._recipe.seed)

@@ -13,7 +13,7 @@ from gymfleet_trainer.errors import TrainerError
 # Well below the servers' keep-alive, so that no request uses a connection that the server is closing.
 _KEEP_ALIVE_S: Final = 30.0
 _CONNECT_S: Final = 5.0
-"""Needed because a machine that is gone does not refuse connections: it does not answer at all."""
+"""Needed because a machine that is gone does not refuse connections; it does not answer at all."""
 _READY_S: Final = 5.0
 
 
@@ -68,7 +68,7 @@ class PolicyCalls:
         await self._call("POST", f"{url}/v1/policy/sleep", timeout_s, body.model_dump(mode="json"))
 
     async def wake(self, url: str, *, timeout_s: float) -> None:
-        """Let the engines go on with the live version. Repeating it is harmless."""
+        """Let the engines continue with the live version. Repeating it is harmless."""
         await self._call("POST", f"{url}/v1/policy/wake", timeout_s)
 
     async def _call(self, method: str, url: str, timeout_s: float, body: Any = None) -> Any:
@@ -92,7 +92,7 @@ def _problem(response: httpx.Response) -> Problem:
 
 
 async def readiness(base_url: str) -> str:
-    """Return in a few words what a service's `/readyz` says; never raises."""
+    """Return a service's answer to `/readyz` in a few words; never raises."""
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=_READY_S) as client:
             response = await client.get(f"{base_url.rstrip('/')}/readyz")

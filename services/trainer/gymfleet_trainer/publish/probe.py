@@ -1,4 +1,4 @@
-"""The fixed prompts with which every published version is checked, and the comparison itself."""
+"""The fixed prompts that check every published version, and the comparison itself."""
 
 import math
 import random
@@ -20,7 +20,7 @@ class Parity:
     num_tokens: int
 
     def within(self, tolerance: float) -> bool:
-        """Return whether the mean is within; single tokens of peaked models can be off. NaN is never within."""
+        """Return whether the mean is within `tolerance`; single tokens of peaked models can be off. NaN never is."""
         return self.num_tokens > 0 and self.mean_abs <= tolerance
 
     def worse(self, other: "Parity") -> "Parity":
@@ -70,7 +70,7 @@ def real_prompts(trajectories: Iterable[ScoredTrajectory], count: int, max_token
 
 
 def random_prompts(vocab_size: int, count: int, max_tokens: int, seed: int) -> Prompts:
-    """Return random tokens, for a run that has seen no episode yet; half of the prompts are as long as allowed."""
+    """Return random tokens for a run that has seen no episode yet; half of the prompts are as long as allowed."""
     generator = random.Random(f"probe/{seed}")
     lengths = [max_tokens if index % 2 == 0 else generator.randint(1, max_tokens) for index in range(count)]
     return [[generator.randrange(vocab_size) for _ in range(length)] for length in lengths]

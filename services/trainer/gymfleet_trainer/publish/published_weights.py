@@ -11,7 +11,7 @@ _KEPT: Final = 2
 
 
 class PublishedWeights:
-    """Writes `vNNNNNN` in a directory and keeps the last two.
+    """Write `vNNNNNN` in a directory and keep the last two.
 
     Args:
         save: fills a directory; it blocks, and is called in the torch thread.
@@ -23,7 +23,7 @@ class PublishedWeights:
         self._worker = worker
 
     async def write(self, version: int) -> Path:
-        """Write the present weights as those of a version."""
+        """Write the current weights as those of a version."""
         return await self._worker.run(self._write, version)
 
     def _write(self, version: int) -> Path:

@@ -51,9 +51,9 @@ class Publication:
     attempts: int
     seconds: float
     write_s: float
-    """Of these, until the weights were written."""
+    """The part of `seconds` in which the weights were written."""
     compare_s: float
-    """Of these, until the trainer had its own log-probabilities of the probe."""
+    """The part of `seconds` in which the trainer computed and compared its own log-probabilities of the probe."""
     pause_s: float
     update_s: float
 
@@ -86,11 +86,11 @@ class Publisher:
     async def publish(self, state: RunState) -> Publication:
         """Make the model's weights, which are `state.age` changes old, the live version.
 
-        The version goes to the replicas that have the one before it, or to all if none has. The others get it
+        The version goes to the replicas that have the previous one, or to all if none has. The others get it
         separately, from `bring_up`, so that they cannot delay it. Its number is above every version ever live.
 
         Raises:
-            PublishRefused: the engine's log-probabilities differed, or it failed, twice.
+            PublishRefused: twice, the engine's log-probabilities differed or it failed.
             Stalled: the rollout service did not answer.
         """
         started = time.monotonic()
@@ -101,7 +101,7 @@ class Publisher:
         writing = time.monotonic()
         path = await self._weights.write(version)
         write_s = time.monotonic() - writing
-        # Record this before it can be sampled from: after a crash past the commit, the weights must still be known.
+        # Record the version before it can be sampled from: after a crash past the commit, its weights must be known.
         self._checkpoints.note_version(version, state.age)
         state.version, state.ages[version] = version, state.age
         body = StageVersion(
@@ -141,10 +141,10 @@ class Publisher:
     async def bring_up(self, state: RunState, present: Mapping[str, Policy]) -> bool:
         """Give the newest version to replicas that have another: those that were started, restarted or unreachable.
 
-        They get it one at a time while the other replicas go on sampling. Returns whether any of them got it.
+        They get it one at a time while the other replicas keep sampling. Returns whether any of them got it.
 
         Raises:
-            PublishRefused: the only replica that there is disagrees.
+            PublishRefused: no replica that is present agrees with the trainer.
         """
         behind = {url: policy for url, policy in present.items() if policy.live_version != state.version}
         self._fleet.count(present, len(behind))
@@ -229,5 +229,5 @@ class Publisher:
 
 
 def _current(present: Mapping[str, Policy], state: RunState) -> list[str]:
-    """Return the replicas that have the version before the next one; none before the first."""
+    """Return the replicas that have the latest version; none before the first."""
     return [url for url, policy in present.items() if 0 < state.version == policy.live_version]

@@ -1,7 +1,7 @@
 """All rollout replicas as one: calls to every replica, and what happens when some do not answer.
 
 A replica that does not answer while others do is left out; it gets the newest version separately when it
-is back. While none answers, calls are repeated until a deadline.
+is back. As long as none answers, calls are repeated until a deadline.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _GLANCE_S: Final = 5.0
 _GLANCE_GRACE_S: Final = 2.0
 """DNS may list a machine for minutes after it has gone, which must not slow down every publish."""
 _STAGE_GRACE_S: Final = 30.0
-"""How much longer than the first replica another may take to load, since the others sample nothing meanwhile."""
+"""How much longer than the first replica another one may take to load, since the others sample nothing meanwhile."""
 _COMMIT_GRACE_S: Final = 5.0
 
 
@@ -73,7 +73,7 @@ class RolloutReplicas:
         return present
 
     async def present(self) -> dict[str, Policy]:
-        """Do as `glance`, but wait until at least one replica answers. Raises Stalled."""
+        """Do the same as `glance`, but wait until at least one replica answers. Raises Stalled."""
         try:
             return await _retries("rollout.unanswered").call(self._some, timeout_s=self._timeout_s)
         except NoAnswer:
@@ -87,7 +87,7 @@ class RolloutReplicas:
         return present
 
     def count(self, present: Mapping[str, Policy], num_behind: int) -> None:
-        """Report how many replicas have the newest version, how many have another, and how many do not answer."""
+        """Report how many replicas have the newest version, how many have another one, and how many do not answer."""
         REPLICAS.labels("current").set(len(present) - num_behind)
         REPLICAS.labels("behind").set(num_behind)
         REPLICAS.labels("absent").set(len(self._absent))
@@ -113,7 +113,7 @@ class RolloutReplicas:
     ) -> dict[str, StagedVersion]:
         """Load the version on these replicas, and return the probe answers of those that loaded it, at least one.
 
-        `offer` says how they get it; it is asked anew for each attempt.
+        `offer` determines how they get it; it is called anew for each attempt.
 
         Raises:
             VersionRefused: a replica refused the version.
@@ -158,13 +158,13 @@ class RolloutReplicas:
         return staged
 
     async def commit(self, version: int, urls: Iterable[str]) -> None:
-        """Make the staged version live on these replicas, on at least one of them.
+        """Make the staged version live on these replicas, or at least on one of them.
 
         Raises:
-            VersionRefused: it is no longer staged on any of them.
+            VersionRefused: the version is no longer staged on any of them.
             Stalled: none answered.
         """
-        # Announce it first, so that a replica that starts from now on waits for this version.
+        # Announce the version first, so that a replica that starts from now on waits for it.
         await self.ownership.say(version)
         answers = await _settled({url: self._commit(url, version) for url in urls}, grace_s=_COMMIT_GRACE_S)
         if any(answer is None for answer in answers.values()):
@@ -174,7 +174,7 @@ class RolloutReplicas:
         raise Stalled(f"committing a version: no answer from the rollout service at {_reasons(answers)}")
 
     async def refuse(self, version: int, urls: Iterable[str]) -> None:
-        """Withdraw a staged version; it is no error if it is not staged on a replica, or if a replica is gone."""
+        """Withdraw a staged version; a replica that does not have it staged, or is gone, is no error."""
         answers = await _settled(
             {url: self._calls.refuse(url, version, timeout_s=self._timeout_s) for url in urls}, grace_s=_COMMIT_GRACE_S
         )
@@ -191,12 +191,12 @@ class RolloutReplicas:
         await self._until_answered("wake", lambda: self.wake_once(timeout_s=self._timeout_s))
 
     async def sleep_once(self, lease_s: float, *, timeout_s: float) -> None:
-        """Do as `sleep`, without a second try. Raises VersionRefused, NoAnswer."""
+        """Do the same as `sleep`, without a second try. Raises VersionRefused, NoAnswer."""
         body = SleepRequest(lease_s=lease_s)
         await self._all_answer(lambda url: self._calls.sleep(url, body, timeout_s=timeout_s))
 
     async def wake_once(self, *, timeout_s: float) -> None:
-        """Do as `wake`, without a second try. Raises VersionRefused, NoAnswer."""
+        """Do the same as `wake`, without a second try. Raises VersionRefused, NoAnswer."""
         await self._all_answer(lambda url: self._calls.wake(url, timeout_s=timeout_s))
 
     async def _all_answer(self, call: Callable[[str], Coroutine[Any, Any, None]]) -> None:
@@ -213,7 +213,7 @@ class RolloutReplicas:
             raise Stalled(f"engines should {call}: no answer from the rollout service at {error}") from None
 
     async def readiness(self) -> str:
-        """Return what each replica's `/readyz` says, for an error message; `ready` if one can be given a version."""
+        """Return each replica's answer to `/readyz`, for an error message; `ready` if one can be given a version."""
         urls = await self._discovery.urls()
         if not urls:
             return f"{self._urls} says: no address is known for it"

@@ -1,4 +1,4 @@
-"""The tolerance of parity: the recipe's number, or one that follows the dtypes and the run's first batch."""
+"""The tolerance of parity: the recipe's number, or one derived from the dtypes and the run's first batch."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from gymfleet_trainer.publish.probe import Parity
 from gymfleet_trainer.run.state import RunState
 
 _MARGIN: Final = 3.0
-"""Of what the first batch shows: later policies are more peaked, and their log-probabilities differ more."""
+"""Factor on the first batch's difference: later policies are more peaked, and their log-probabilities differ more."""
 
 
 def tolerance(recipe: Recipe, state: RunState) -> float:
@@ -20,9 +20,9 @@ def tolerance(recipe: Recipe, state: RunState) -> float:
 
 
 def calibrated(recipe: Recipe, state: RunState, parity: Parity) -> bool:
-    """Set the run's tolerance by its first batch, whose parity this is; return False where it is set already.
+    """Set the run's tolerance from the parity of its first batch; return False if it is already set.
 
-    It is `_MARGIN` times the mean difference, within the limits of the dtypes.
+    The tolerance is `_MARGIN` times the mean difference, within the limits of the dtypes.
     """
     if recipe.publish.parity_tolerance != "auto" or state.parity_tolerance is not None:
         return False

@@ -28,5 +28,5 @@ def events(
     after: Annotated[int, Query(ge=0, lt=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> RunEvents:
-    """What happened in the run behind event number `after`, in order; ask again behind the last one here."""
+    """Events of the run after event number `after`, in order; to continue, ask again after the last one returned."""
     return reporter.events(after, limit)

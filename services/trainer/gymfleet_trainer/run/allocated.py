@@ -1,4 +1,4 @@
-"""Play the tasks of a measurement as often as an allocation says, wave by wave."""
+"""Play the tasks of a measurement as often as an allocation decides, wave by wave."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from gymfleet_trainer.run.playing import Playing, Wanted, is_current
 
 
 class Allocated(Playing):
-    """Episodes that share a budget. Each is a group of its own, numbered as replacements of its task are.
+    """Episodes that share a budget. Each is a separate group, numbered like the replacements of its task.
 
-    A wave is asked for when the one before it is over, so that what is asked for depends on no order of arrival.
+    A wave is requested when the previous one is over, so that the requests do not depend on the order of arrival.
     """
 
     def __init__(self, wanted: Wanted, options: AllocationOptions) -> None:
@@ -23,7 +23,7 @@ class Allocated(Playing):
         longest = [request.limits.max_turns for request in requests]
         self._allocator = Allocator(longest, options, f"{wanted.recipe.seed}/{self._prefix}")
         self._numbers = dict.fromkeys(range(len(longest)), -1)
-        """Of the last episode that was asked for, by task."""
+        """Number of the last episode that was requested, by task."""
         self._wave = self._allocator.next()
 
     @property
@@ -54,17 +54,17 @@ class Allocated(Playing):
 
 
 def value_of(scored: ScoredTrajectory) -> float:
-    """Return what the evaluator said of an episode. Raises ValueError where it said nothing."""
+    """Return the evaluator's value of an episode. Raises ValueError if there is none."""
     if scored.reward is None:
         raise ValueError(f"{scored.trajectory.trajectory_id} has no value: {scored.reward_error}")
     return scored.reward.total
 
 
 def best_of_each(episodes: Sequence[ScoredTrajectory], tasks: Sequence[int]) -> list[ScoredTrajectory]:
-    """Return the episode of each task with the highest value, of equal ones the first, in the order of the tasks.
+    """Return each task's episode with the highest value (the first of equal ones), in the order of the tasks.
 
     Args:
-        episodes: of all tasks, those of each in the order in which they were played.
+        episodes: the episodes of all tasks, those of each task in the order in which they were played.
         tasks: the number of each episode's task.
     """
     best: dict[int, ScoredTrajectory] = {}

@@ -1,6 +1,6 @@
-"""Which tasks of a measurement get another episode out of a budget that they share.
+"""The choice of the tasks of a measurement that get another episode from a budget that they share.
 
-A task that nobody needs to try again takes nothing more, and what it leaves goes to those that look solvable: the
+A task that needs no further attempt takes nothing more, and its share goes to tasks that look solvable: the
 compute-optimal allocation by difficulty of Snell et al. (arXiv:2408.03314), with the difficulty estimated on the way.
 """
 
@@ -21,28 +21,28 @@ class AllocationOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model_calls: Count
-    """Replies that all tasks may take together. What is left at the end is less than one episode may take."""
+    """Replies that all tasks together may take. The unused rest at the end is less than one episode may take."""
     wave: Annotated[int, Field(ge=1, le=512), NUMBER] = 32
     """Episodes that are played between two decisions, at most one of each task."""
     most: Count = 32
-    """Episodes of a task."""
+    """Maximum number of episodes of a task."""
     enough: Annotated[float, Field(gt=0), NUMBER] = 1.0
-    """What `[rollout.evaluator]` must say of an episode for its task to take no other. Less counts as that share of a
-    success, and less than 0 as none."""
+    """The value that `[rollout.evaluator]` must give an episode for its task to take no further one. A lower value
+    counts as that share of a success, and a value below 0 as none."""
     successes: Annotated[float, Field(gt=0), NUMBER] = 1.0
-    """Of the Beta prior of a task's chance: as if it had been solved so often before."""
+    """Of the Beta prior of a task's chance: as if the task had been solved this often before."""
     failures: Annotated[float, Field(gt=0), NUMBER] = 1.0
-    """As if it had been failed so often before."""
+    """Of the same prior: as if the task had been failed this often before."""
     gives_up: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
-    """A task whose expected chance is below it takes no other episode: what the budget has left stays unspent."""
+    """A task whose expected chance is below this takes no further episode; the rest of the budget stays unspent."""
 
 
 @dataclass(slots=True)
 class _Tried:
-    """What is known of a task."""
+    """The record of a task so far."""
 
     longest: int
-    """Replies that an episode of it may take."""
+    """Replies that an episode of the task may take."""
     tie: float
     episodes: int = 0
     calls: int = 0
@@ -52,25 +52,25 @@ class _Tried:
 
     @property
     def expected_calls(self) -> float:
-        """Return the replies that its next episode is expected to take."""
+        """Return the replies that the task's next episode is expected to take."""
         return self.calls / self.episodes if self.episodes else float(self.longest)
 
 
 class Allocator:
-    r"""Spends a budget of replies on the tasks with the best chance of a first success for each reply.
+    r"""Spend a budget of replies on the tasks with the best chance of a first success per reply.
 
     The chance of task i has a Beta prior, and after n episodes with shares of a success v the mean
 
     .. math:: m_i = \frac{\alpha + \sum v}{\alpha + \beta + n}
 
-    Every task is played once. Then the next wave goes to the tasks that are open with the highest :math:`m_i / c_i`,
-    where c is the mean number of replies of an episode. Each failure lowers m, so that to take the highest first is
-    best (by exchange). Equal ones are ordered by a permutation that the seed draws.
+    Every task is played once. Then the next wave goes to the open tasks with the highest :math:`m_i / c_i`, where c is
+    the mean number of replies of an episode. Each failure lowers m, so that taking the highest first is best (by
+    exchange). Equal tasks are ordered by a permutation drawn from the seed.
 
     Args:
-        longest: the replies that an episode of each task may take at most.
+        longest: the most replies that an episode of each task may take.
         options: the budget and the prior.
-        seed: of the permutation.
+        seed: the seed of the permutation.
     """
 
     def __init__(self, longest: Sequence[int], options: AllocationOptions, seed: str) -> None:
@@ -81,9 +81,9 @@ class Allocator:
         """Replies so far."""
 
     def next(self) -> list[int]:
-        """Return the tasks that are played once more, the best first; none where the budget or the tasks are over.
+        """Return the tasks to play once more, the best first; none if the budget or the tasks are exhausted.
 
-        All of them together cannot exceed the budget. Tell what they came to by `played` before asking again.
+        All of them together cannot exceed the budget. Report their episodes with `played` before asking again.
         """
         open_ones = [place for place in range(len(self._tasks)) if self._is_open(place)]
         ranked = sorted(open_ones, key=self._rank)
@@ -96,7 +96,7 @@ class Allocator:
         return wave
 
     def played(self, task: int, value: float, calls: int) -> None:
-        """Count an episode of a task, and what it was worth."""
+        """Count an episode of a task, and its value."""
         known = self._tasks[task]
         known.episodes += 1
         known.calls += calls
@@ -110,7 +110,7 @@ class Allocator:
         return (options.successes + known.solved) / (options.successes + options.failures + known.episodes)
 
     def index(self, task: int) -> float:
-        """Return that chance for each reply."""
+        """Return that chance per expected reply."""
         return self.chance(task) / self._tasks[task].expected_calls
 
     def _is_open(self, task: int) -> bool:

@@ -1,4 +1,4 @@
-"""Facts about one batch of groups: whether it may be trained on, what was in it, and where its time went."""
+"""Facts about one batch of groups: whether it may be trained on, its content, and where its time went."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ def refusal(
 ) -> str:
     """Return why a complete group must not be trained on, or an empty string if it may be.
 
-    A strategy that plays a group together may have made fewer than the `min_group_size` that are compared.
+    A strategy that plays a group together may have produced fewer episodes than the `min_group_size` to be compared.
     With `bootstraps`, a critic estimates the value of the state at which the recipe cut off an episode, which
     needs the tokens of that state.
     """
@@ -59,7 +59,7 @@ def _unvalued_cut(group: Group) -> str:
 def contradiction(group: Group) -> str:
     """Return why the records of a group cannot all be right, or an empty string.
 
-    Where a strategy branched, a node is one turn, which stands in each trajectory that leads through it.
+    Where a strategy branched, a node is one turn, which occurs in each trajectory that passes through it.
     """
     known: dict[str, tuple[Turn, str]] = {}
     for trajectory in (scored.trajectory for scored in group.trajectories):
@@ -84,8 +84,8 @@ def totals(group: Group) -> list[float]:
 def most_spread(groups: Sequence[Group], share: float) -> list[Group]:
     """Return the share of groups, at least one of any, whose rewards have the largest standard deviation, in order.
 
-    StarPO-S of RAGEN, arXiv:2504.20073, section 4: what a policy is uncertain of teaches it the most. Of equals those
-    that come first.
+    StarPO-S of RAGEN, arXiv:2504.20073, section 4: a policy learns most from what it is uncertain of. Of equal groups,
+    the first ones are kept.
     """
     num_kept = math.ceil(share * len(groups) - _ROUNDING)
     widest = sorted(range(len(groups)), key=lambda place: (-pstdev(totals(groups[place])), place))
@@ -118,7 +118,7 @@ def book_batch(state: RunState, groups: list[Group], *, wait_s: float, update_s:
 
 
 def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
-    """Split the wait into `generation`, `environment` and `reward`; if nothing was timed, all of it is generation."""
+    """Split the wait into `generation`, `environment` and `reward`; if nothing was timed, it is all generation."""
     turns = [turn for group in groups for scored in group.trajectories for turn in scored.trajectory.turns]
     spent = {
         "generation": sum(turn.generate_s for turn in turns),
@@ -132,7 +132,7 @@ def wait_shares(groups: list[Group], wait_s: float) -> dict[str, float]:
 
 
 def staleness_shares(state: RunState, turns: Iterable[Turn]) -> dict[str, float]:
-    """Return the share of the sampled tokens by how many weight changes before this batch their version was made.
+    """Return the shares of sampled tokens by the number of weight changes between their version and this batch.
 
     A reply that was continued under new weights counts span by span. Weights that a restart has lost are `lost`.
     """

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 _CONCURRENCY: Final = 16
 _PAUSE_S: Final = 1.0
 _PASSING: Final = (TransportError, Unavailable, UpstreamTimeout, UnknownEnvironment, SessionLost, EnvironmentFull)
-"""Errors seen while a service is not there yet or is being restarted."""
+"""Errors seen while a service is not up yet or is being restarted."""
 
 
 def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
@@ -56,8 +56,8 @@ def initial_model(recipe: Recipe, directory: RunDirectory) -> str:
 
 
 def require_model(recipe: Recipe) -> None:
-    """Raise UnsupportedModel for a recipe that names a model which the trainer cannot compute, or none; or one that
-    does not see what it is shown.
+    """Raise UnsupportedModel if the recipe's model cannot be computed by the trainer, does not exist, or does not see
+    the images that it is shown.
     """
     if recipe.model.path is not None:
         from gymfleet_trainer.model.families import examine  # noqa: PLC0415 - transformers takes seconds to import
@@ -71,7 +71,7 @@ def require_model(recipe: Recipe) -> None:
 
 
 def nothing_to_build(recipe: Recipe, directory: RunDirectory) -> bool:
-    """Return whether the recipe names a model or its own is complete. Takes no lock, since a run may hold it."""
+    """Return whether the recipe names a model or its built one is complete. Takes no lock, since a run may hold it."""
     return recipe.model.scratch is None or _built(directory.model_init) == recipe_hash(recipe)
 
 
@@ -118,7 +118,7 @@ async def corpus(recipe: Recipe, scratch: ScratchModel, settings: TrainerSetting
 
 
 def _shares(recipe: Recipe, episodes: int) -> list[int]:
-    """Return how many of the episodes each environment gives, by the weights; at least one."""
+    """Return how many of the episodes each environment provides, by the weights; at least one each."""
     whole = sum(env.weight for env in recipe.environments)
     return [max(1, round(episodes * env.weight / whole)) for env in recipe.environments]
 
@@ -147,7 +147,7 @@ async def _corpus(recipe: Recipe, env: EnvironmentSection, wanted: int, settings
 
 
 def _said(reply_format: CheckedFormat, thought: str, action: str) -> list[str]:
-    """Return the texts of a reply; of one that is a call its thoughts and arguments."""
+    """Return the texts of a reply; for a call, its thoughts and arguments."""
     if not reply_format.tools:
         return [reply_format.render(thought, action)]
     reply = reply_format.compose(thought, action, thinks=True)

@@ -1,4 +1,4 @@
-"""Checkpoints: each is a directory that is either complete or absent, with a pointer to the last one.
+"""Checkpoints: directories that are each either complete or absent, with a pointer to the last one.
 
 A checkpoint is written under a temporary name, synced, renamed, and only then
 named by `latest`, which is itself replaced atomically. `latest` names a complete
@@ -36,7 +36,7 @@ class _Begun:
     temporary: Path
     path: Path
     state: RunState
-    """As it was at the beginning, but for the versions that were published since."""
+    """The state as it was at the beginning, except for the versions that were published since."""
     living: RunState
 
 
@@ -83,7 +83,7 @@ class Checkpoints:
     def begin(self, state: RunState, start: Callable[[Path], None]) -> None:
         """Begin a checkpoint of `state` as it is now; `start` begins to store weights and optimiser in a directory.
 
-        Blocks until `start` returns. It is no checkpoint before `commit`. Raises as `save` does.
+        Blocks until `start` returns. The result is no checkpoint before `commit`. Raises as `save` does.
         """
         serial = state.serial + 1
         temporary = self._directory / f"{_TEMPORARY}{serial:06d}"
@@ -98,12 +98,12 @@ class Checkpoints:
         self._begun = _Begun(temporary, path, state.model_copy(update={"serial": serial}, deep=True), state)
 
     def commit(self, finish: Callable[[], object]) -> Path:
-        """Make what was begun the last checkpoint; `finish` waits until weights and optimiser are stored.
+        """Make the begun checkpoint the last one; `finish` waits until weights and optimiser are stored.
 
         Blocks. Increments `serial` of the state that it was begun with. Raises as `save` does, and:
 
         Raises:
-            ValueError: none was begun, or it was abandoned meanwhile.
+            ValueError: no checkpoint was begun, or it was abandoned meanwhile.
         """
         begun = self._begun
         if begun is None:
@@ -126,7 +126,7 @@ class Checkpoints:
         return begun.path
 
     def abandon(self) -> None:
-        """See to it that what was begun never becomes a checkpoint: another process may own the directory soon."""
+        """Ensure that a begun checkpoint never becomes a real one: another process may own the directory soon."""
         with self._naming:
             self._begun = None
 
@@ -139,12 +139,12 @@ class Checkpoints:
         write_atomically(self._directory / _LATEST, begun.path.name + "\n")
 
     def _given_up(self, temporary: Path, error: Exception) -> Exception:
-        """Remove what a failed write left, and return what to raise."""
+        """Remove the leftovers of a failed write, and return the error to raise."""
         shutil.rmtree(temporary, ignore_errors=True)
         return error if isinstance(error, WorkersFailed) else self._failed(error)
 
     def amend(self, state: RunState) -> None:
-        """Replace the state in the last checkpoint, whose weights are those that `state` belongs to.
+        """Replace the state in the last checkpoint, which must have the weights that `state` belongs to.
 
         Raises:
             CheckpointFailed: as for `save`.
@@ -164,9 +164,9 @@ class Checkpoints:
         return last is not None and _same_weights(last[1], state)
 
     def note_version(self, version: int, age: int) -> bool:
-        """Record in the last checkpoint, and in one that was begun, that its weights were published as `version`.
+        """Record in the last checkpoint, and in a begun one, that its weights were published as `version`.
 
-        Returns False, without writing, when they hold other weights: episodes of
+        Returns False, without writing, if they hold other weights: episodes of
         that version then count as lost after a restart.
         """
         with self._naming:
@@ -186,7 +186,7 @@ class Checkpoints:
         return bool(noted)
 
     def sweep(self) -> None:
-        """Remove what a killed process left half written."""
+        """Remove half-written leftovers of a killed process."""
         for leftover in self._directory.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 

@@ -35,9 +35,9 @@ class Collector:
 
     A training sample that failed is requested again within its group, as is one whose record is of no use to
     this run; measurements and the warm start handle their own failures. Failures from before this process began
-    are not held against anybody: what was wrong may have been mended, and so every such sample is requested again.
+    do not count: their cause may have been fixed, so every such sample is requested again.
 
-    While it waits it polls the live policy version of every rollout replica: one that was
+    While it waits, it polls the live policy version of every rollout replica: a replica that was
     started or restarted lacks the newest weights and gets them. If there is no sign of
     progress for `stall_timeout_s`, the open requests are sent once more (their ids
     make that harmless); after that the run stops and names the services that did not answer.
@@ -100,7 +100,7 @@ class Collector:
                 await self._failed(scored)
 
     def env_steps(self, group_id: str) -> int:
-        """Return the environment steps of an open group: those of its search, of which its samples show a part."""
+        """Return the environment steps of an open group: those of its search, only part of which its samples show."""
         group = self._book.get(group_id)
         shown = 0 if group is None else group.env_steps
         return max(shown, self._state.searched.get(group_id, 0))
@@ -112,7 +112,7 @@ class Collector:
         self._patience.forget(group_id)
 
     def settled(self) -> frozenset[str]:
-        """Return the groups with pending deliveries that a checkpoint of now contains, because they are settled."""
+        """Return the groups with pending deliveries that a checkpoint made now contains, because they are settled."""
         return frozenset(group_id for group_id in self._consumer.groups if not self._book.needs(group_id))
 
     async def acknowledge(self, settled: AbstractSet[str]) -> int:
@@ -120,11 +120,11 @@ class Collector:
         return await self._consumer.acknowledge(lambda group_id: group_id not in settled)
 
     async def keep_search_trees(self, directory: RunDirectory) -> None:
-        """Append the searches that are new on the run's stream. Call it before a checkpoint notes the files."""
+        """Append new searches from the run's stream to its files. Call it before a checkpoint notes the files."""
         await keep_search_trees(self._redis, self._state, directory)
 
     async def close(self) -> None:
-        """Stop receiving. Call it before the run's stream is deleted, or extending a lease would create it again."""
+        """Stop receiving. Call it before the run's stream is deleted, or extending a lease would recreate it."""
         await self._consumer.close()
 
     @property
@@ -203,7 +203,7 @@ class Collector:
         self._lost.append(LostSample(trajectory.group_id, trajectory.sample, trajectory.replay))
 
     async def _replace_lost(self) -> None:
-        """Request samples again whose records were moved to the dead letters; until their group is open they wait."""
+        """Request samples again whose records were moved to the dead letters; they wait until their group is open."""
         unreadable = self._consumer.take_lost()
         if unreadable:
             self._state.count("trajectories_unreadable", len(unreadable))
@@ -253,14 +253,14 @@ class Collector:
         tokens = {url: (policy.tokens_generated, policy.tokens_sampled) for url, policy in present.items()}
         if tokens.items() - self._tokens_generated.items():
             self._tokens_generated |= tokens
-            # Requests that were sent once more are sampled too, and that alone must not keep the run waiting for ever.
+            # Requests that were sent once more are sampled too, which alone must not keep the run waiting for ever.
             self._progress_at = time.monotonic()
         if self._state.version and await self._bring_up(self._state, present):
             self._state.count("republished")
             self._progressed()
 
     async def _ask_again(self) -> None:
-        """Request missing samples under a new replay number: they may be lost although they are marked as produced."""
+        """Request missing samples under a new replay number: they may be lost although marked as produced."""
         incomplete = self._book.incomplete()
         log.warning("groups.asked_again", count=len(incomplete), groups=[group.group_id for group in incomplete[:5]])
         replay = int(time.time())  # above every number that this or an earlier process of the run has used

@@ -91,7 +91,7 @@ class RunContext:
         await self.settle_checkpoint()
 
     async def begin_checkpoint(self) -> None:
-        """Begin to write a checkpoint of what is now, in the background; one that was begun before is settled first."""
+        """Begin to write a checkpoint of the current state in the background, after settling one begun before."""
         await self.settle_checkpoint()
         started = time.monotonic()
         await self._note_files()
@@ -100,15 +100,15 @@ class RunContext:
         self._begun = _Begun(self.state.step, self.stage.name, settled, time.monotonic() - started)
 
     def commit_checkpoint(self) -> None:
-        """Have what was begun, if anything, become the last checkpoint as soon as it is written.
+        """Make a begun checkpoint, if any, the last one as soon as it is written.
 
-        Call it once nothing is left that must not wait for the write: the torch thread waits for it.
+        Call it once nothing is left that must not wait for the write, because the torch thread waits for it.
         """
         if self._begun is not None:
             self._task(self._begun)
 
     async def settle_checkpoint(self) -> None:
-        """Wait until what was begun is the last checkpoint. Call it before the weights change.
+        """Wait until a begun checkpoint is the last one. Call it before the weights change.
 
         Raises:
             CheckpointFailed: its write failed. The last checkpoint is intact.
@@ -126,7 +126,7 @@ class RunContext:
         )
 
     def abandon_checkpoint(self) -> None:
-        """Forget what was begun and is not committed: the run ends here, and resumes from the last checkpoint."""
+        """Forget a begun, uncommitted checkpoint: the run ends here, and resumes from the last checkpoint."""
         self.checkpoints.abandon()
         if (committing := self._committing) is not None and not committing.cancel() and not committing.cancelled():
             committing.exception()  # or asyncio would log it: the run ends for an earlier reason
@@ -151,7 +151,7 @@ class RunContext:
         return path, seconds[0]
 
     async def save_state(self) -> None:
-        """Do as `checkpoint`, but replace only the state if the last checkpoint already has these weights."""
+        """Do the same as `checkpoint`, but replace only the state if the last checkpoint already has these weights."""
         await self.settle_checkpoint()
         if not self.checkpoints.holds(self.state):
             await self.checkpoint()
@@ -174,7 +174,7 @@ class RunContext:
         return (await self.played(label)).counted
 
     async def played(self, label: str = "") -> Playing:
-        """Do as `play`, and return also what it took: environment steps, and episodes that failed."""
+        """Do the same as `play`, and also return the cost: environment steps, and episodes that failed."""
         plays = self.stage.plays()[label]
         if not plays.by_expert:
             await self.ensure_published()
@@ -198,27 +198,27 @@ class RunContext:
         return playing
 
     def records(self, converter: CheckedConverter | None = None) -> list[Record]:
-        """Return what the stage's `data` names; files are read by the converter, if one is given.
+        """Return the records of the stage's `data`; files are read by the converter, if one is given.
 
-        Raises what `sources` raises.
+        Raises the errors of `sources`.
         """
         return [record for source in self.sources(converter) for record in source]
 
     def sources(self, converter: CheckedConverter | None = None) -> list[list[Record]]:
-        """Return what each of the names in the stage's `data` names; files are read by the converter, if one is given.
+        """Return the records of each source in the stage's `data`; files are read by the converter, if one is given.
 
         Raises:
-            RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds what was
-                measured.
+            RunDirectoryError: a file is missing or damaged, was written with another model's tokens, or holds measured
+                tasks.
             PluginFailed: the converter is at fault.
-            NothingLeft: there is not one record.
+            NothingLeft: there is not a single record.
         """
         sources = read(self.directory, self.stage.data, converter)
         self._require_learnable([record for source in sources for record in source])
         return sources
 
     def compared_records(self, converter: CheckedConverter | None = None) -> list[ScoredTrajectory | Preference]:
-        """Do as `records`, for a stage that takes episodes and preferences. Raises RunDirectoryError for others."""
+        """See `records`; for a stage that takes episodes and preferences. Raises RunDirectoryError for others."""
         found = read_all(self.directory, self.stage.data, converter)
         compared = [record for record in found if isinstance(record, ScoredTrajectory | Preference)]
         if len(compared) < len(found):
@@ -239,14 +239,14 @@ class RunContext:
         require_tokens_of(self.learner.vocab_size, episodes, named)
 
     def go_on_without(self, nothing: NothingLeft) -> None:
-        """Note that the stage has nothing to work with, where the recipe says that the run goes on."""
-        # Set and not added up: a stage that is resumed finds nothing again.
+        """Note that the stage has nothing to work with, where the recipe lets the run continue."""
+        # Set, not added up: a resumed stage finds nothing again.
         self.state.counts[f"nothing_left.{self.stage.name}"] = 1
         self.directory.metric("nothing_left", stage=self.stage.name, reason=str(nothing))
         log.warning("stage.nothing_left", stage=self.stage.name, reason=str(nothing))
 
     def episodes(self) -> list[ScoredTrajectory]:
-        """Do as `records`, for a stage that takes only episodes. Raises RunDirectoryError for what is none."""
+        """See `records`; for a stage that takes only episodes. Raises RunDirectoryError for other records."""
         found = self.records()
         episodes = [record for record in found if isinstance(record, ScoredTrajectory)]
         if len(episodes) < len(found):
@@ -256,7 +256,7 @@ class RunContext:
         return episodes
 
     async def rendered_pairs(self, preferences: Sequence[Preference]) -> Found:
-        """Return preferences as pairs in tokens of the model that is trained. Raises TrainerError."""
+        """Return preferences as pairs in tokens of the trained model. Raises TrainerError."""
         if not preferences:
             return Found()
         return await self.worker.run(
@@ -268,31 +268,31 @@ class RunContext:
         )
 
     async def rendered(self, conversations: Sequence[Conversation]) -> Rendered:
-        """Return conversations as token sequences of the model that is trained. Raises TrainerError."""
+        """Return conversations as token sequences of the trained model. Raises TrainerError."""
         return await self.worker.run(
             render, conversations, self.tokenizer(), self.recipe.inference.max_model_len, self.recipe.rollout.template
         )
 
     def tokenizer(self) -> Path:
-        """Return a directory with tokenizer and chat template of the model that is trained. Raises TrainerError."""
+        """Return a directory with tokenizer and chat template of the trained model. Raises TrainerError."""
         last = self.checkpoints.latest()
         if last is None:
             raise TrainerError("there is no checkpoint, and so no tokenizer to write with")
         return last[0] / MODEL
 
     def leave(self, records: Sequence[Record]) -> None:
-        """Leave episodes, or conversations, under the stage's name, once and at its end."""
+        """Leave episodes, or conversations, under the stage's name: once, at its end."""
         self._left = list(records)
         self.directory.trajectories(self.stage.name, records)
 
     def taken(self) -> list[Record] | None:
-        """Return what the stage left by `leave`, and forget it; None where it left none."""
+        """Return the records that the stage left with `leave`, and forget them; None if it left none."""
         left, self._left = self._left, None
         return left
 
     @contextlib.asynccontextmanager
     async def engines_aside(self) -> AsyncIterator[None]:
-        """Have engines that share GPUs with the trainer sleep meanwhile. Raises VersionRefused, Stalled."""
+        """Have engines that share GPUs with the trainer sleep within the context. Raises VersionRefused, Stalled."""
         if not self.recipe.placement.colocated:
             yield
             return
@@ -302,7 +302,7 @@ class RunContext:
 
     @contextlib.asynccontextmanager
     async def training(self, how: Training, previous: Path | None = None) -> AsyncIterator[None]:
-        """Have the learner train as the stage says meanwhile, for one that plays nothing; see `Learner.begin`.
+        """Have the learner train for the stage within the context, for a stage that plays nothing; see `Learner.begin`.
 
         Engines that share GPUs with the trainer sleep until the optimiser is dropped. Raises VersionRefused, Stalled.
         """
@@ -312,7 +312,7 @@ class RunContext:
             await self.worker.run(self.learner.end)
 
     async def ensure_published(self) -> None:
-        """Publish the current weights unless this process has done so: from now on the policy plays by them."""
+        """Publish the current weights unless this process has done so: from now on the policy plays with them."""
         if self._published_age != self.state.age:
             await self.publish()
 

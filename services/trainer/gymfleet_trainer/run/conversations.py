@@ -1,4 +1,4 @@
-"""Conversations and preferences as training sequences: with the model's own chat template; only replies are learned."""
+"""Conversations and preferences as training sequences in the model's own chat template; only replies are learned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ class Rendered:
 def render(
     conversations: Sequence[Conversation], model: Path, max_tokens: int, options: TemplateOptions = AS_IT_IS
 ) -> Rendered:
-    """Return conversations as the tokens of the model in a directory; those of more than `max_tokens` are left out.
+    """Return conversations in the tokens of a directory's model; those of more than `max_tokens` are left out.
 
-    Where the chat template replaces contexts, a conversation is several sequences.
+    Where the chat template replaces contexts, a conversation becomes several sequences.
 
-    Raises TrainerError for a model without a usable chat template, and for a conversation that it cannot carry.
+    Raises TrainerError for a model without a usable chat template, and for a conversation that it cannot represent.
     """
     if not conversations:
         return Rendered([], 0)
@@ -54,9 +54,9 @@ def render(
 def render_pairs(
     preferences: Sequence[Preference], model: Path, max_tokens: int, options: TemplateOptions = AS_IT_IS
 ) -> Found:
-    """Return preferences as pairs in the tokens of the model in a directory, without those that are too long.
+    """Return preferences as pairs in the tokens of a directory's model, without those that are too long.
 
-    Replies that the prompt holds have no loss. Raises TrainerError as `render`.
+    Replies in the prompt have no loss. Raises TrainerError as `render` does.
     """
     found, chat, reader = Found(), _chat(model, options), LazyReader(model)
     for number, one in enumerate(preferences):
@@ -94,7 +94,7 @@ def _sequences(
     reward: float,
     reader: LazyReader,
 ) -> list[TrainSequence] | None:
-    """Return the sequences with something to learn, the reward at the end of the last; None where one is too long."""
+    """Return the sequences with something to learn, the reward at the end of the last; None if one is too long."""
     found: list[tuple[list[int], list[bool], list[SeenImage]]] = []
     try:
         for piece in chat.pieces(messages, reader.of(messages)):

@@ -14,7 +14,7 @@ KNOWN_GIB: Final = {
     "a100": 79.3, "a100-40": 39.5, "a10g": 22.0, "b200": 178.4, "h100": 79.2, "h200": 139.8, "l4": 22.0, "l40s": 44.4,
     "mi300x": 191.6, "rtx4090": 23.5, "rtx5090": 31.4, "t4": 14.6, "v100": 31.7,
 }  # fmt: skip
-"""Memory that PyTorch finds on a GPU, which is less than its name says."""
+"""Memory that PyTorch finds on a GPU, which is less than the GPU's name promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Devices:
 
     @classmethod
     def parse(cls, given: str) -> "Devices":
-        """Read what `--gpus` says. Raises `RecipeError`."""
+        """Parse the value of `--gpus`. Raises `RecipeError`."""
         found = _GIVEN.fullmatch(given)
         kind = found["kind"].lower() if found is not None else ""
         count = int((found and found["count"]) or 1)

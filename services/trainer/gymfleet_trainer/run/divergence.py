@@ -1,4 +1,4 @@
-"""Whether an update did what updates are for: a line for each that did not, and an end where that goes on."""
+"""The check that updates train: a line for each update that did not, and an end if that continues."""
 
 from typing import Final
 
@@ -13,24 +13,24 @@ from gymfleet_trainer.run.state import RunState
 log = structlog.get_logger()
 
 _FAR: Final = 10.0
-"""A critic whose values are so many times as large as the largest return, and at least 1, has diverged."""
+"""A critic has diverged if its values are this many times as large as the largest return, taken as at least 1."""
 
 
 class DivergenceWatch:
-    """Watches the updates of a stage, in one process: what came before a restart is forgotten."""
+    """Watch the updates of a stage, in one process: updates from before a restart are forgotten."""
 
     def __init__(self, state: RunState, table: str, max_diverged_steps: int) -> None:
-        """Take the stage's table, by which the lines name what to change."""
+        """Take the stage's table, with which the lines name the options to change."""
         self._state = state
         self._table = table
         self._max_diverged_steps = max_diverged_steps
         self._in_a_row = 0
 
     def look_at(self, update: dict[str, float], groups: list[Group]) -> None:
-        """Warn of what went wrong in the update of a step.
+        """Warn of faults in the update of a step.
 
         Raises:
-            Diverged: it went wrong in so many steps in a row.
+            Diverged: there were faults in `max_diverged_steps` steps in a row.
         """
         refused = self._refused(update)
         reason = self._far_off(update, groups) or refused  # what a critic that is far off says is the cause of both

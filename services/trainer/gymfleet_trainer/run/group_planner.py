@@ -1,4 +1,4 @@
-"""What the trainer requests: which task is in which slot, and how far ahead groups are requested.
+"""The trainer's requests: which task is in which slot, and how far ahead groups are requested.
 
 Everything here is a pure function of recipe, run id and position, so that a
 restarted run requests the same groups under the same ids.
@@ -72,22 +72,22 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a stage that reinforces asks for."""
+    """The requests of a `reinforce` stage."""
 
     stage: str
     options: ReinforceOptions
     gamma: float = 1.0
     """The algorithm's discount per token."""
     first_slot: int = 0
-    """Slots of earlier stages: the tasks go on after theirs."""
+    """Number of slots of earlier stages: the tasks continue after theirs."""
     state_keys: bool = False
-    """Whether the algorithm wants the keys of states."""
+    """Whether the algorithm needs the keys of states."""
     reward: RewardSection | None = None
-    """The stage's own; without it that of the recipe or the environment."""
+    """The stage's own reward; by default that of the recipe or the environment."""
 
 
 class Mixture:
-    """Which of several environments each place of a sequence has, by their weights, as evenly as can be.
+    """The environment of each place of a sequence, chosen by the environments' weights as evenly as possible.
 
     The next place goes to the environment that is furthest behind its share (smooth weighted round-robin).
     """
@@ -99,7 +99,7 @@ class Mixture:
         self._chosen: list[int] = []
 
     def __getitem__(self, place: int) -> tuple[int, int]:
-        """Return the environment of a place, and how many of its own come before."""
+        """Return the environment of a place, and how many earlier places have the same environment."""
         if len(self._weights) == 1:
             return 0, place
         while len(self._chosen) <= place:
@@ -168,7 +168,7 @@ class GroupPlanner:
         return slot if planned and self.train(plan, slot).group_id == group_id else None
 
     def play(self, prefix: str, plays: Plays, index: int, replacement: int, samples: int) -> GroupRequest:
-        """Return the request for group number `index` of what is played; a replacement plays only what failed."""
+        """Return the request for group number `index` of `plays`; a replacement plays only the failed samples."""
         suffix = f"-r{replacement}" if replacement else ""
         which, position = self._place(plays, index)
         env = self._envs[which]
@@ -187,7 +187,7 @@ class GroupPlanner:
     def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
         """Return the request to play a task once more, or None for a task of an environment that is not the recipe's.
 
-        Of several tables of the environment the one with the task's level counts, or else the first.
+        If the environment has several tables, the one with the task's level counts, or else the first.
         """
         tables = sorted(
             (env for env in self._envs if env.name == task.env), key=lambda env: env.changed(None).level != task.level
@@ -198,7 +198,7 @@ class GroupPlanner:
         return self._request(group_id, tables[0], opened, 1, "demonstration", strategy, Sampling())
 
     def find(self, prefix: str, plays: Plays, group_id: str) -> GroupRequest | None:
-        """Return the request of what is played under an id; None for an id that is none of its own."""
+        """Return the request of `plays` under a group id; None for an id that does not belong to it."""
         given, _, own = group_id.rpartition(".")
         parts = _PLAYED_ID.fullmatch(own)
         if parts is None or given != prefix or int(parts[1]) >= plays.num_groups(self._recipe):
@@ -210,7 +210,7 @@ class GroupPlanner:
         return self._envs[self._place(plays, self.number_of(group_id))[0]].title
 
     def number_of(self, group_id: str) -> int:
-        """Return the number of what was played under an id, which a replacement shares with what it replaces."""
+        """Return the number of the group with this id, which a replacement shares with the group that it replaces."""
         parts = _PLAYED_ID.fullmatch(group_id.rpartition(".")[2])
         if parts is None:
             raise ValueError(f"{group_id} is no group outside of training")

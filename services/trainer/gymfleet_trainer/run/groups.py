@@ -1,4 +1,4 @@
-"""Groups while their samples arrive."""
+"""Groups, while their samples arrive."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class Group:
     lost: dict[int, str] = field(default_factory=dict)
     """Samples that are not requested again although nothing usable arrived, with the reason."""
     replaced: list[ScoredTrajectory] = field(default_factory=list)
-    """Failures that were played again: what they took counts too."""
+    """Failures that were played again: their steps count too."""
     size: int | None = None
-    """How many samples it has, where the first of them to arrive says so; else it has as many as were requested."""
+    """Number of samples, if the first one to arrive states it; otherwise it is the number requested."""
 
     @property
     def group_id(self) -> str:
@@ -31,7 +31,7 @@ class Group:
 
     @property
     def numbers(self) -> range:
-        """Return the sample numbers that it has."""
+        """Return the group's sample numbers."""
         return range(self.request.num_samples if self.size is None else self.size)
 
     @property
@@ -55,12 +55,12 @@ class Group:
         return [n for n in self.numbers if n not in self.samples and n not in self.lost]
 
     def again(self, samples: tuple[int, ...], replay: int) -> GroupRequest:
-        """Return a request for these samples alone."""
+        """Return a request for these samples only."""
         return self.request.model_copy(update={"samples": samples, "replay": replay, "num_samples": len(self.numbers)})
 
     @property
     def env_steps(self) -> int:
-        """Return how many actions were taken for it: of every sample that arrived, and each of a tree's nodes once."""
+        """Return how many actions the group took: those of every sample that arrived, each node of a tree once."""
         return len(
             {
                 (trajectory.sample, trajectory.replay, place) if turn.node is None else (trajectory.replay, turn.node)
@@ -71,7 +71,7 @@ class Group:
         )
 
     def failure_reason(self) -> str:
-        """Return one line about the first failure, or an empty string without one."""
+        """Return one line about the first failure, or an empty string if there is none."""
         if not self.failed:
             return next((f"lost: {reason}" for _, reason in sorted(self.lost.items())), "")
         first = self.failed[0]
@@ -91,7 +91,7 @@ def is_failure(scored: ScoredTrajectory) -> bool:
 
 
 def _improves(scored: ScoredTrajectory, there: ScoredTrajectory) -> bool:
-    """Return whether a sample that was played again replaces the failure that is there."""
+    """Return whether a sample that was played again replaces the present failure."""
     return is_failure(there) and not is_failure(scored)
 
 
@@ -102,7 +102,7 @@ class GroupBook:
     yet. They wait here, unacknowledged, because they are never produced again.
 
     Args:
-        is_settled: tells whether an earlier process of the run had settled a group.
+        is_settled: returns whether an earlier process of the run had settled a group.
     """
 
     def __init__(self, is_settled: Callable[[str], bool]) -> None:
@@ -138,8 +138,8 @@ class GroupBook:
     def place(self, scored: ScoredTrajectory, waited_s: float = 0.0) -> Group | None:
         """Put a sample into its group. Returns the group when this sample completed it.
 
-        A sample changes nothing if it is there already (delivery is at least once) and not as a failure, if it
-        does not belong to the request, or if its group is settled; nor does a failure because of which the sample
+        A sample changes nothing if it is already there and not as a failure (delivery is at least once), if it
+        does not belong to the request, or if its group is settled; nor does a failure for which the sample
         was already requested again.
         """
         trajectory = scored.trajectory

@@ -66,7 +66,7 @@ async def train(
     run_id: str,
     learner: LearnerFactory = LocalLearner,
 ) -> None:
-    """Run what is left of the run and write its summary; if workers die, continue from the last checkpoint.
+    """Run the rest of the run and write its summary; if workers die, continue from the last checkpoint.
 
     Raises:
         TrainerError: the run cannot continue, for the reason given; the same command resumes it.
@@ -118,7 +118,7 @@ async def _carried_out(run: RunContext) -> None:
 
 
 async def _end(run: RunContext) -> None:
-    """Note what the stage left, and that it is done."""
+    """Note the stage's results, and that it is done."""
     stage, state = run.stage, run.state
     run.lap(stage.name)
     await run.worker.run(run.learner.end)
@@ -175,7 +175,7 @@ async def evaluate_only(
     adapted = recipe.model.lora is not None
     if not adapted and not (path / "config.json").is_file():
         raise RunDirectoryError(f"{checkpoint} is neither a checkpoint nor a Hugging Face model directory")
-    # What an adapter belongs to is the model that the run around this directory began with.
+    # An adapter belongs to the model that the run around this directory began with.
     source = initial_model(recipe, RunDirectory(directory.path.parent)) if adapted else str(path)
     planned = PlannedStage("eval", "measure", "stages.eval", {}, {})
     stage = Measure(planned, options)
@@ -200,7 +200,7 @@ async def opened(
     start_from: str | None = None,
     learner: LearnerFactory = LocalLearner,
 ) -> AsyncIterator[RunContext]:
-    """Provide what `stage` and those after it need: services, state and weights, and deliveries taken back."""
+    """Provide what `stage` and later stages need: services, state and weights, and recovered deliveries."""
     versions = {section.name: format_of(section).version for section in recipe.formats().values()}
     redis = connect(settings.redis_url)
     endpoint = RolloutReplicas(settings, redis, run_id)
@@ -294,10 +294,10 @@ async def _services(
 
 
 def _require_engines_for(recipe: Recipe, present: Mapping[str, Policy]) -> None:
-    """Raise RecipeError if engines were started for other versions than the run publishes: whole weights, or adapters;
+    """Raise RecipeError if engines were started for other versions than the run publishes (whole weights or adapters),
     or cannot sleep where they must, or see no images where they must.
 
-    One that joins later refuses what it cannot load, and is left out.
+    An engine that joins later refuses versions that it cannot load, and is left out.
     """
     rank = 0 if recipe.model.lora is None else recipe.model.lora.rank
     for url, policy in present.items():
@@ -367,7 +367,7 @@ async def _finish(run: RunContext) -> None:
 
 
 async def _clean_up(run: RunContext) -> None:
-    """Delete the run's streams, its dead letters, its sets of produced samples and what waits for a group."""
+    """Delete the run's streams, its dead letters, its sets of produced samples and everything held for a group."""
     await run.collector.close()
     await run.endpoint.ownership.withdraw()
     run_id = run.state.run_id

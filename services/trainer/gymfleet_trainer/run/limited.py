@@ -1,4 +1,4 @@
-"""Play the tasks of a stage until a number of environment steps was taken, wave by wave."""
+"""Play the tasks of a stage, wave by wave, until a number of environment steps was taken."""
 
 from typing import Final
 
@@ -7,17 +7,17 @@ from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_trainer.run.playing import Playing, Wanted
 
 _FEW: Final = 8
-"""Tasks of the first wave. Once what is left suffices for no more than so many, one wave takes it all."""
+"""Tasks of the first wave. Once the remaining steps suffice for no more tasks than this, one wave takes them all."""
 _SHARE: Final = 0.75
-"""Before that, a wave asks for this share of the tasks that the rest of the steps suffices for, as far as is known."""
+"""Before that, a wave requests this share of the tasks for which the remaining steps suffice, as far as is known."""
 
 
 class Limited(Playing):
-    """Episodes of so many tasks as take a number of environment steps, and of no more than the stage names.
+    """Episodes of as many tasks as take a number of environment steps, and of no more than the stage names.
 
-    A wave is asked for when the one before it is over, and is as large as the steps that are left allow, at what a task
-    took so far; but no larger than all before it, since a few tasks say little of what others take. So short episodes
-    are not preferred to long ones, and which tasks are played depends on no order of arrival.
+    A wave is requested when the previous one is over. It is as large as the remaining steps allow at the mean cost of a
+    task so far, but no larger than all earlier waves together, since a few tasks say little about the cost of others.
+    So short episodes are not preferred to long ones, and the tasks played do not depend on the order of arrival.
     """
 
     def __init__(self, wanted: Wanted, max_env_steps: int) -> None:
@@ -40,7 +40,7 @@ class Limited(Playing):
         left = self._max_env_steps - self.env_steps
         if left <= 0:
             return 0
-        # Nothing is taken before the first wave, nor where no reply asks for an action.
+        # No steps are taken before the first wave, nor if no reply contains an action.
         for_all = left * self._next // self.env_steps if self.env_steps else _FEW
         wave = for_all if for_all <= _FEW else max(_FEW, int(_SHARE * for_all))
         return min(max(wave, 1), max(self._next, _FEW), self._num_groups - self._next, self.MAX_OPEN)

@@ -19,11 +19,11 @@ from gymfleet_trainer.run.statistics import pass_hat
 log = structlog.get_logger()
 
 _COUNTED: Final = ("env_steps", "replies", "tokens", "values", "forks")
-"""What the records of searches say, as it is counted in the state."""
+"""The costs in the records of searches, as counted in the state."""
 
 
 async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[ScoredTrajectory]]:
-    """Play what the current stage plays under `label`, with the live version, and count successes.
+    """Play the current stage's episodes under `label` with the live version, and count successes.
 
     Where tasks share a budget, the best episode of each counts, and all of them are returned.
 
@@ -49,7 +49,7 @@ async def measure(run: RunContext, label: str = "") -> tuple[EvalResult, list[Sc
 async def _spent(
     run: RunContext, label: str, episodes: list[ScoredTrajectory], before: Mapping[str, int]
 ) -> TaskCost | None:
-    """Return what a task took on average: by the turns of independent episodes, or by the records of the searches."""
+    """Return the average cost of a task: from the turns of independent episodes, or from the records of searches."""
     plays = run.stage.plays()[label]
     if plays.strategy.use == "independent":
         turns = [turn for scored in episodes for turn in scored.trajectory.turns]
@@ -117,7 +117,7 @@ def _result(
 
 
 def _pass_hat(run: RunContext, episodes: list[tuple[str, bool]]) -> tuple[float, ...]:
-    """Count successes and episodes of each task; those of a replacement count with what it replaces."""
+    """Return `pass^k` from each task's successes and episodes; a replacement counts with the group that it replaces."""
     counts: defaultdict[int, list[bool]] = defaultdict(list)
     for group_id, success in episodes:
         counts[run.planner.number_of(group_id)].append(success)

@@ -1,4 +1,4 @@
-"""What a worker of the trainer and an engine hold: the parts of a memory plan."""
+"""The memory of a trainer's worker and of an engine: the parts of a memory plan."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,43 +23,43 @@ from gymfleet_trainer.run.devices import GIB, Devices
 from gymfleet_trainer.stage import Stage
 
 _FRAGMENTED: Final = 0.15
-"""What glibc keeps between blocks of activations on a CPU, as a share of these: seen were 2 to 17 %. It keeps nothing
-where `MALLOC_MMAP_THRESHOLD_` is 65536, and updates of small models then take a third longer."""
+"""Memory that glibc keeps between blocks of activations on a CPU, as a share of the activations: 2 to 17 % were seen.
+It keeps none where `MALLOC_MMAP_THRESHOLD_` is 65536, and updates of small models then take a third longer."""
 _FRAGMENTED_BY_ADAPTERS: Final = 0.45
-"""The same with adapters: their narrow products are kept until the backward pass, and hold on to what lay around them.
+"""The same with adapters: their narrow products are kept until the backward pass, and pin the memory around them.
 Where tensors of 585 MiB were alive, 850 were taken; on another machine, 1,180 for 548."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing in the memory of a process."""
+    """One item in the memory of a process."""
 
     what: str
     size_bytes: int
     helps: str
-    """What makes it smaller."""
+    """A change that makes it smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What a worker holds."""
+    """The memory that a worker holds."""
 
     on_device: tuple[Part, ...]
-    """Where it computes."""
+    """The parts on the device where it computes."""
     in_main_memory: tuple[Part, ...] = ()
-    """What lies beside a GPU."""
+    """The parts in main memory, next to a GPU."""
     resting_bytes: int = 0
-    """Of the device, between updates: while engines are awake that share it."""
+    """Bytes on the device between updates, while engines that share it are awake."""
 
     @property
     def size_bytes(self) -> int:
-        """Return the sum of what lies on the device."""
+        """Return the sum of the parts on the device."""
         return sum(part.size_bytes for part in self.on_device)
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What all parts are counted from."""
+    """The basis from which all parts are counted."""
 
     recipe: Recipe
     devices: Devices
@@ -89,7 +89,7 @@ class Counter:
     def activations(
         self, options: Any, *, recompute: bool, masters: torch.dtype | None = None, adapted: bool | None = None
     ) -> int:
-        """Return what the largest micro-batch of a stage takes, of the policy or of a model that is trained whole."""
+        """Return the bytes of a stage's largest micro-batch, for the policy or for a model that is trained whole."""
         lora = self._lora_of(options) if adapted is not False else None
         key = (self.microbatch(options), recompute, masters, lora)
         if key not in self.known:
@@ -100,7 +100,7 @@ class Counter:
         return self.known[key]
 
     def worker(self, stage: Stage[Any]) -> WorkerParts:
-        """Return what one worker holds in an update of a stage."""
+        """Return the memory that one worker holds in an update of a stage."""
         options, workers = stage.options, self.recipe.trainer.workers
         algorithm = algorithm_of(options, stage.table) if hasattr(options, "algorithm") else None
         resident = list(self._resident(stage, algorithm))
@@ -125,7 +125,7 @@ class Counter:
             yield Part("version for engines", self.size.total * item, 'publish.transfer = "shared_memory"')
 
     def _resting(self, options: Any, resident: Sequence[Part]) -> int:
-        """Return what is left of `resident` when updates are over, and what publishing takes besides."""
+        """Return the bytes of `resident` that stay when updates are over, plus those that publishing takes."""
         if isinstance(options, ReinforceOptions):  # it plays between updates, and keeps all that they need again
             stays = [part for part in resident if part.what != "gradients"]
         else:
@@ -134,7 +134,7 @@ class Counter:
         return sum(part.size_bytes for part in stays) + self._rounded(options)
 
     def _resident(self, stage: Stage[Any], algorithm: Algorithm[Any] | None) -> Iterator[Part]:
-        """Yield what stays from one micro-batch to the next."""
+        """Yield the parts that stay from one micro-batch to the next."""
         options, workers = stage.options, self.recipe.trainer.workers
         helps = "more trainer.workers, which share it" if self.on_gpu else "a smaller model"
         masters, lora = masters_of(options.optimizer), self.recipe.model.lora
@@ -177,19 +177,19 @@ class Counter:
         return None if isinstance(options, RewardModelOptions) else self.recipe.model.lora
 
     def _first_adapter(self, policy: nn.Module) -> int:
-        """Return the adapter as it began, which every process of a CPU keeps whole."""
+        """Return the bytes of the initial adapter, which every process on a CPU keeps whole."""
         if self.on_gpu:
             return 0
         return sum(one.nbytes for name, one in policy.named_parameters() if ".lora_" in name and one.requires_grad)
 
     def _while_publishing(self, options: Any, free: int) -> Iterator[Part]:
-        """Yield what publishing takes beyond what an update does, which it has `free` of."""
+        """Yield the memory that publishing takes beyond the `free` bytes that an update leaves to it."""
         copied = self._rounded(options)
         if copied > free:
             yield Part("more while publishing", copied - free, f'trainer_dtype = "{self.recipe.inference.dtype}"')
 
     def _rounded(self, options: Any) -> int:
-        """Return what the weights take that are compared as they are published, beside those that are held."""
+        """Return the bytes of the weights that are compared as they are published, besides those that are held."""
         published: torch.dtype = getattr(torch, self.recipe.inference.dtype)
         masters = None if isinstance(options, RewardModelOptions) else masters_of(options.optimizer)
         policy, workers = self._policy(masters), self.recipe.trainer.workers
@@ -221,7 +221,7 @@ class Counter:
         return self.threads if alone and (lora is None or not lora.dropout) else 1
 
     def engine(self) -> list[Part]:
-        """Return what one engine holds."""
+        """Return the parts that one engine holds."""
         sizes, lora = self.recipe.inference, self.recipe.model.lora
         item = getattr(torch, sizes.dtype).itemsize
         text = self.config.get_text_config()
@@ -232,18 +232,18 @@ class Counter:
         if lora is not None:
             parts.append(Part("adapters", lora.max_loras * self._adapter_numbers(lora.rank) * item, "a smaller rank"))
         parts.append(Part("KV cache", int(sizes.kv_cache_gib * GIB), "a smaller inference.kv_cache_gib"))
-        # A version is loaded in place, layer by layer, while nothing is computed.
+        # A version is loaded in place, layer by layer, while the engine computes nothing.
         loaded = 0 if lora is not None else max(self.size.largest_layer, self.size.outer) * item
         return [*parts, Part("batches", max(batch, loaded), "fewer inference.max_num_batched_tokens")]
 
     def _adapter_numbers(self, rank: int) -> int:
-        """Return the numbers of an adapter in vLLM, which has room in all linear layers whatever the recipe names."""
+        """Return the size of an adapter in vLLM, which reserves room in all linear layers whatever the recipe names."""
         layers = decoder_of(meta_policy(self.config, self.dtype)).layers
         linears = [one for one in layers.modules() if isinstance(one, nn.Linear)]
         return sum(rank * (one.in_features + one.out_features) for one in linears)
 
     def token_bytes(self) -> int:
-        """Return what one token takes in the KV cache."""
+        """Return the bytes that one token takes in the KV cache."""
         text, dtype = self.config.get_text_config(), getattr(torch, self.recipe.inference.dtype)
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -251,7 +251,7 @@ class Counter:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process, which has loaded what a trainer loads."""
+    """Return the resident memory of this process, which has loaded the same as a trainer."""
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no file of ours
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,4 +1,4 @@
-"""What of a run lies where, before it is started: counted from recipe and config, without any weights."""
+"""Where the memory of a run goes, before it is started: counted from recipe and config, without any weights."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +17,13 @@ from gymfleet_trainer.run.plan import stages_of
 from gymfleet_trainer.stage import Stage
 
 _CUDA_CONTEXT: Final = 1 << 30
-"""What a process takes on a GPU without any tensor: its context, libraries and communicators. About that much."""
+"""Memory of a process on a GPU without any tensor: its context, libraries and communicators. Approximate."""
 _ENGINE_PROCESS: Final = 3 << 29
-"""The resident memory of vLLM on a CPU without weights, cache and batches. About that much."""
+"""The resident memory of vLLM on a CPU without weights, cache and batches. Approximate."""
 _WAITING: Final = frozenset({"weights", "adapters"})
 """The parts of an engine that wait in main memory while it sleeps."""
 _USABLE: Final = 0.95
-"""Of a GPU's memory; the rest is lost between blocks."""
+"""Usable share of a GPU's memory; the rest is lost between blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Process:
     name: str
     parts: tuple[Part, ...]
     resting_bytes: int = 0
-    """What it keeps of a device that it shares by turns, while it is not its turn."""
+    """Bytes that it keeps on a device that it shares by turns, while it is not its turn."""
 
     @property
     def size_bytes(self) -> int:
@@ -43,18 +43,18 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device and what lies on it."""
+    """A device and the processes on it."""
 
     name: str
     size_bytes: int | None
-    """None for what no plan knows: the main memory beside GPUs."""
+    """None if unknown to the plan, as for the main memory next to GPUs."""
     processes: tuple[Process, ...]
     sleepers: tuple[Process, ...] = ()
-    """Engines that sleep while the others of its processes are at work, and are awake while these rest."""
+    """Engines that sleep while the device's other processes work, and are awake while those rest."""
 
     @property
     def turns(self) -> tuple[int, int]:
-        """Return what is needed while the sleepers sleep, and while they are awake."""
+        """Return the bytes needed while the sleepers sleep, and while they are awake."""
         others = [process for process in self.processes if process not in self.sleepers]
         return (
             sum(one.size_bytes for one in others) + sum(one.resting_bytes for one in self.sleepers),
@@ -63,13 +63,13 @@ class Device:
 
     @property
     def used_bytes(self) -> int:
-        """Return what its processes need together, or in the turn in which they need most."""
+        """Return the bytes that its processes need together, or in the turn in which they need most."""
         return max(self.turns) if self.sleepers else sum(process.size_bytes for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where everything lies, and what does not fit."""
+    """The place of everything, and what does not fit."""
 
     model: str
     num_parameters: int
@@ -78,10 +78,10 @@ class MemoryPlan:
     devices: tuple[Device, ...]
     notes: tuple[str, ...]
     faults: tuple[str, ...]
-    """A line for each device, process or cache that is too small, with what would help."""
+    """A line for each device, process or cache that is too small, with a remedy."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the plan in its JSON form."""
         told = asdict(self)
         for device, found in zip(self.devices, told["devices"], strict=True):
             found["used_bytes"] = device.used_bytes
@@ -89,11 +89,11 @@ class MemoryPlan:
 
 
 def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> MemoryPlan:
-    """Return where everything of a recipe lies on such devices.
+    """Return where everything in a recipe is placed on the devices.
 
     Args:
-        recipe: the recipe; of its model the config is read and nothing else.
-        devices: what there is.
+        recipe: the recipe; of its model, only the config is read.
+        devices: the devices that there are.
         threads: threads of torch in a trainer without a GPU, each of which may run a micro-batch.
 
     Raises:
@@ -137,7 +137,7 @@ def _config(recipe: Recipe) -> tuple[Any, str]:
 
 
 def _that_train(stages: Sequence[Stage[Any]]) -> list[Stage[Any]]:
-    """Return the stages that train; those that are alike, such as the rounds of a repeat, once."""
+    """Return the stages that train; equal stages, such as the rounds of a repeat, only once."""
     alike = {(stage.table, repr(stage.options)): stage for stage in stages}.values()
     trains = (SupervisedOptions, RewardModelOptions)
     return [stage for stage in alike if isinstance(stage.options, trains) or hasattr(stage.options, "algorithm")]
@@ -149,11 +149,11 @@ def _num_engines(recipe: Recipe) -> int:
 
 
 def _placed(plan: Counter, workers: list[Process], engines: list[Process], beside: list[Process]) -> Iterator[Device]:
-    """Yield the devices: workers take the first, engines those that are left, unless `[placement]` says otherwise;
-    without any left they share.
+    """Yield the devices: workers take the first ones and engines the rest, unless `[placement]` decides otherwise; if
+    none are left, they share.
 
-    Beside GPUs there is main memory, with workers that have no GPU, with what is kept `beside` those that have one, and
-    with the weights of engines that sleep.
+    With GPUs there is also main memory, which holds workers that have no GPU, the parts kept `beside` workers that have
+    one, and the weights of engines that sleep.
     """
     devices, shared = plan.devices, _share_by_turns(plan)
     on: list[list[Process]] = [[] for _ in range(devices.count)]
@@ -183,7 +183,7 @@ def _share_by_turns(plan: Counter) -> bool:
 
 
 def _of_workers(plan: Counter, count: int) -> list[int]:
-    """Return the devices of the workers; none where these lie in main memory."""
+    """Return the devices of the workers; none if the workers are in main memory."""
     if not plan.devices.are_gpus:
         return [0] * count
     if not plan.on_gpu:

@@ -1,4 +1,4 @@
-"""The stages of a recipe, with their options checked, and the files of the plug-ins that the recipe names."""
+"""The stages of a recipe with checked options, and the files of the plug-ins that the recipe names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -42,9 +42,9 @@ def stages_of(recipe: Recipe) -> list[Stage[Any]]:
 
 
 def require_held_out(recipe: Recipe, specs: Iterable[EnvironmentSpec], stages: Iterable[Stage[Any]]) -> None:
-    """Raise `RecipeError` for a measurement of more tasks than there are: held-out ones are never played twice.
+    """Raise `RecipeError` for a measurement of more tasks than there are: held-out tasks are never played twice.
 
-    Of levels beside an environment's default nobody says how many there are.
+    For levels other than an environment's default, the number of tasks is unknown.
     """
     by_name = {spec.name: spec for spec in specs}
     for plays, table in ((plays, stage.table) for stage in stages for plays in stage.plays().values()):
@@ -60,7 +60,7 @@ def require_held_out(recipe: Recipe, specs: Iterable[EnvironmentSpec], stages: I
 
 
 def _require_dtype(recipe: Recipe, planned: PlannedStage) -> None:
-    """Raise `RecipeError` if weights would be held in less than the trainer computes in."""
+    """Raise `RecipeError` if weights would be held in a lower precision than the trainer computes in."""
     if recipe.trainer_dtype == "bfloat16":
         return
     for table in _in_bfloat16(planned.options, planned.table):

@@ -1,4 +1,4 @@
-"""Play the episodes that a stage wants outside of training, and play again what failed."""
+"""Play the episodes that a stage wants outside of training, and play failed ones again."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be played, and the parts of the run that see to it."""
+    """The episodes to play, and the parts of the run that play them."""
 
     recipe: Recipe
     state: RunState
@@ -63,7 +63,7 @@ class Playing:
         self.num_failed = 0
         """Episodes that failed for technical reasons."""
         self.env_steps = 0
-        """All that were taken: of failures and of what searches did not choose, too."""
+        """All environment steps taken, including those of failures and of episodes that searches did not choose."""
 
     @property
     def counted(self) -> list[ScoredTrajectory]:
@@ -77,7 +77,7 @@ class Playing:
 
     @property
     def num_successes(self) -> int:
-        """Return how many of them solved their task."""
+        """Return how many of the counted episodes solved their task."""
         return sum(scored.trajectory.success for _, scored in self._counted)
 
     @property
@@ -86,7 +86,7 @@ class Playing:
         return bool(self._again or self._asked) or self._next < self._num_groups
 
     async def more(self) -> None:
-        """Ask for what is due, and take one more group. Raises TooManyFailures."""
+        """Request the groups that are due, and take one more group. Raises TooManyFailures."""
         await self._collector.ask(self._due())
         group = await self._collector.next_group(self._asked.__contains__)
         await self._collector.keep_search_trees(self._directory)  # which say what the group's search took
@@ -127,7 +127,7 @@ class Playing:
         self._again.append(self._request(index, replacement + 1, missing))
 
     def _nothing_but_failures(self) -> None:
-        """A demonstration that failed is done without; that all do is no accident."""
+        """Raise TooManyFailures if all demonstrations failed, which is no accident; single failures are left out."""
         if not self._counted and not self._asked and self._next == self._num_groups:
             raise TooManyFailures(
                 f"{self._prefix}: every one of {self._num_groups} demonstrations failed ({self._last_failure}); check "

@@ -28,7 +28,7 @@ class Reporter:
         DISK_SIZE.set_function(lambda: _disk(directory.path, "total"))
 
     def events(self, after: int, limit: int) -> RunEvents:
-        """Return up to `limit` events behind number `after`. Raises `EventsDamaged`."""
+        """Return up to `limit` events after number `after`. Raises `EventsDamaged`."""
         path = self._directory.path
         return RunEvents(events=tuple(read_events(path, after, limit)), last=num_events(path))
 
@@ -70,7 +70,7 @@ class Reporter:
 
 
 def _disk(path: Path, what: Literal["free", "total"]) -> float:
-    """Return bytes of a directory's disk, NaN where it is not there: all other metrics are to be had still."""
+    """Return bytes of a directory's disk, or NaN if it is missing, so that all other metrics stay available."""
     try:
         return float(getattr(shutil.disk_usage(path), what))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a stage's `data` names: episodes and conversations, of earlier stages and of files."""
+"""The records that a stage's `data` names: episodes and conversations, from earlier stages and from files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ RecordT = TypeVar("RecordT", bound=DataRecord)
 
 
 def read(directory: RunDirectory, data: Sequence[str], converter: CheckedConverter | None) -> list[list[Record]]:
-    """Return the records of each of the sources that `data` names: files are read by the converter, if there is one.
+    """Return the records of each source that `data` names; files are read by the converter, if there is one.
 
     Raises:
-        RunDirectoryError: a file is missing or damaged, or not in the form that is expected.
+        RunDirectoryError: a file is missing or damaged, or not in the expected form.
         PluginFailed: the converter is at fault.
     """
     return [_read(directory, reference, converter) for reference in data]
@@ -38,7 +38,7 @@ def _read(directory: RunDirectory, reference: str, converter: CheckedConverter |
 
 
 def read_all(directory: RunDirectory, data: Sequence[str], converter: CheckedConverter | None) -> list[DataRecord]:
-    """Return the records that `data` names, of whatever form: preferences too. Raises as `read`."""
+    """Return the records that `data` names, in any form, including preferences. Raises as `read` does."""
     ours = converter_of("gymfleet", table="converter")
     found: list[DataRecord] = []
     for reference in data:
@@ -63,7 +63,7 @@ def _made(records: Iterator[RecordT]) -> list[RecordT]:
 
 
 def require_no_held_out(records: Iterable[Record | Preference], recipe: Recipe, named: str) -> None:
-    """Raise RunDirectoryError for records of tasks that are measured: what is measured is not learned from."""
+    """Raise RunDirectoryError for records of measured tasks, which must not be learned from."""
     held_out = {(env.name, env.eval_split) for env in recipe.environments}
     for record in records:
         if isinstance(record, Conversation | Preference):
@@ -81,7 +81,7 @@ def require_no_held_out(records: Iterable[Record | Preference], recipe: Recipe, 
 
 
 def require_tokens_of(vocab_size: int, episodes: Sequence[ScoredTrajectory], named: str) -> None:
-    """Raise RunDirectoryError for episodes with tokens that the model does not have, and for those without any."""
+    """Raise RunDirectoryError for episodes with tokens that the model does not have, or without any tokens."""
     for scored in episodes:
         trajectory = scored.trajectory
         if trajectory.turns and not any(turn.prompt_token_ids for turn in trajectory.turns):
@@ -100,7 +100,7 @@ def require_tokens_of(vocab_size: int, episodes: Sequence[ScoredTrajectory], nam
 
 
 def converter_in(given: str | Mapping[str, Any] | None, stage: Stage[Any]) -> CheckedConverter | None:
-    """Return the converter that a stage's options name, if they do.
+    """Return the converter that a stage's options name, if any.
 
     Raises:
         PluginError: there is no such converter, or it does not take its options.

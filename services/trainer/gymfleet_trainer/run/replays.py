@@ -1,4 +1,4 @@
-"""Which samples are requested again, and which records do not belong to this run."""
+"""Deciding which samples are requested again, and which records do not belong to this run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -9,16 +9,16 @@ from gymfleet_contracts.trajectory import ScoredTrajectory, Trajectory, Turn
 from gymfleet_trainer.run.groups import Group, is_failure
 
 Find: TypeAlias = Callable[[str], GroupRequest | None]
-"""Returns the request that the run makes under an id, or None for an id that is not its own."""
+"""Returns the request that the run makes under a group id, or None for an id that is not its own."""
 
 
 class Referee:
-    """Report what is wrong with a record that is readable but of no use to this run.
+    """Report the fault of a record that is readable but of no use to this run.
 
     Args:
         find: finds the run's requests.
         vocab_size: every token id is smaller than this.
-        format_versions: of the run's reply formats, by name.
+        format_versions: the versions of the run's reply formats, by name.
     """
 
     def __init__(self, find: Find, vocab_size: int, format_versions: Mapping[str, int]) -> None:
@@ -50,7 +50,7 @@ class Referee:
         return "" if not trajectory.status.trainable else self._unusable(scored, request)
 
     def _unusable(self, scored: ScoredTrajectory, request: GroupRequest) -> str:
-        """Return what would make an update on this record fail."""
+        """Return the fault that would make an update on this record fail, or an empty string."""
         trajectory = scored.trajectory
         if (version := self._format_versions.get(trajectory.format)) != trajectory.format_version:
             return f"format {trajectory.format!r} is of version {trajectory.format_version}, not {version}"
@@ -76,7 +76,7 @@ def _num_tokens(turns: Sequence[Turn]) -> int:
 
 
 def _no_sample_of_the_policy(trajectory: Trajectory) -> str:
-    """Return why no policy gradient learns from an episode, or an empty string."""
+    """Return why a policy gradient cannot learn from an episode, or an empty string."""
     if trajectory.selected:
         return (
             f"the strategy {trajectory.strategy} selected it for how well it ended, so it is no sample of the policy: "
@@ -89,7 +89,7 @@ class Patience:
     """Decide how often a sample that failed is requested again within its group.
 
     This is up to `max_replays` times if a good sample was seen since it first failed, or in its own group: then
-    this episode is at fault. Otherwise it is once: the task or the whole fleet may be at fault, which others judge.
+    this episode is at fault. Otherwise it is once: the task or the whole fleet may be at fault, and others judge that.
     """
 
     def __init__(self, max_replays: int) -> None:
@@ -102,7 +102,7 @@ class Patience:
         self._num_good += not is_failure(scored)
 
     def allows(self, group: Group, sample: int) -> bool:
-        """Count one more failure of a sample, and return whether it is to be requested again."""
+        """Count one more failure of a sample, and return whether to request it again."""
         key = group.group_id, sample
         count, since = self._failures.get(key, (0, self._num_good))
         self._failures[key] = count + 1, since
@@ -110,6 +110,6 @@ class Patience:
         return count < (self._max_replays if hopeful else 1)
 
     def forget(self, group_id: str) -> None:
-        """Drop what is known of a group, which is settled."""
+        """Drop the failures of a settled group."""
         for key in [key for key in self._failures if key[0] == group_id]:
             del self._failures[key]

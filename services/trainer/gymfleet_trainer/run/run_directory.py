@@ -1,4 +1,4 @@
-"""The run directory: its files, which process may write them, and what an interrupted run left in them."""
+"""The run directory: its files, the process that may write them, and the leftovers of an interrupted run."""
 
 import fcntl
 import hashlib
@@ -27,7 +27,7 @@ SUMMARY: Final = "summary.json"
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Return a hash that is equal for recipes of equal meaning, whatever their layout, how many run, and where."""
+    """Return a hash that is equal for recipes of equal meaning, whatever their layout, scale and placement."""
     text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale", "placement"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -75,10 +75,10 @@ class RunDirectory:
         return self
 
     def lock(self) -> None:
-        """Keep other trainers out, until the context is left that was entered or all threads of the process have ended.
+        """Keep other trainers out, until the entered context is left or all threads of the process have ended.
 
         Raises:
-            RunDirectoryError: another process has it.
+            RunDirectoryError: another process has the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -121,7 +121,7 @@ class RunDirectory:
         return run_id
 
     def pin(self, sources: Mapping[str, str]) -> None:
-        """Note the plug-ins' files, with their hashes, when the run starts; half a run by other code is no run.
+        """Note the plug-ins' files and their hashes when the run starts, since all of a run must use the same code.
 
         Raises RunDirectoryError if one of them has changed since then.
         """
@@ -163,8 +163,8 @@ class RunDirectory:
         self.event(kind, json.loads(json.dumps(told)), stage=stage)
 
     def trajectories(self, name: str, items: Iterable[Record]) -> None:
-        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` or `Conversation` per line, and note where
-        each episode is.
+        """Append to `trajectories/NAME.jsonl`, one `ScoredTrajectory` or `Conversation` per line, and note the place
+        of each episode.
         """
         path = self.episodes(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,14 +183,14 @@ class RunDirectory:
             self.event("episodes", stage=name, places=places)
 
     def search_tree(self, tree: SearchTree) -> None:
-        """Append to `trees/STAGE.jsonl`, under the stage that asked for the group."""
+        """Append to `trees/STAGE.jsonl`, under the stage that requested the group."""
         path = self.path / "trees" / f"{tree.group_id.rpartition('.')[0]}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(tree.model_dump_json().encode() + b"\n")
 
     def save_model(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Replace a model's directory by what `write` puts into the one that it is given."""
+        """Replace a model's directory by the files that `write` puts into the directory that it is given."""
         temporary = path.with_name(f".{path.name}.writing")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -200,7 +200,7 @@ class RunDirectory:
         sync_directory(path.parent)
 
     def link_reward_model(self, model: Path) -> None:
-        """Let the link for a reward service lead to a model that a stage left, which stands for its earlier rounds'."""
+        """Point the reward service's link at a model that a stage left, instead of at that of an earlier round."""
         links = self.path / LATEST_REWARD_MODELS
         links.mkdir(exist_ok=True)
         title = model.name.rpartition(".")[2]
@@ -233,11 +233,11 @@ class RunDirectory:
         return found
 
     def relative(self, path: Path) -> str:
-        """Return a path as it stands in the run's files."""
+        """Return a path in the form used in the run's files."""
         return str(path.relative_to(self.path))
 
     def stages(self, left: list[dict[str, Any]]) -> None:
-        """Replace `stages.json`: what each finished stage left."""
+        """Replace `stages.json`, the results of each finished stage."""
         write_atomically(self.path / "stages.json", json.dumps(left, indent=2) + "\n")
 
     def offsets(self) -> dict[str, int]:
@@ -247,7 +247,7 @@ class RunDirectory:
         return {str(path.relative_to(self.path)): path.stat().st_size for path in files if path.exists()}
 
     def truncate(self, offsets: dict[str, int]) -> None:
-        """Cut off what was written after the restored checkpoint, because it is written again."""
+        """Cut off everything written after the restored checkpoint, because it is written again."""
         for name, size in self.offsets().items():
             # After a power cut the file may be shorter than at the checkpoint; it must not be padded with zeros.
             os.truncate(self.path / name, min(size, offsets.get(name, 0)))

@@ -17,10 +17,10 @@ _AT_ONCE: Final = 64
 
 
 async def keep_search_trees(redis: RedisClient, state: RunState, directory: RunDirectory) -> None:
-    """Append what is new on the stream to `trees/STAGE.jsonl`.
+    """Append new records on the stream to `trees/STAGE.jsonl`.
 
-    How far it was read stands in the state, and how long the files are does too: after a restart both are those of one
-    checkpoint, so that nothing is there twice. In an outage of Redis what is new is left for the next time.
+    The state holds both how far the stream was read and how long the files are: after a restart both come from one
+    checkpoint, so that nothing is there twice. In an outage of Redis, new records are left for the next time.
     """
     stream = search_trees(state.run_id)
     try:

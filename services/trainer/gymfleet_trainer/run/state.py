@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides weights: how far the run has come, and what it has consumed."""
+"""The content of a checkpoint besides weights: the run's progress, and what it has consumed."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class EnvironmentResult(BaseModel):
 
 
 class Left(BaseModel):
-    """What a stage left in the run directory."""
+    """A stage's results in the run directory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,12 +26,12 @@ class Left(BaseModel):
     kind: str
     seconds: float
     episodes: str | None = None
-    """A file of the run directory, a `ScoredTrajectory` or a `Conversation` on each line."""
+    """A file of the run directory, with a `ScoredTrajectory` or a `Conversation` on each line."""
     num_episodes: int | None = None
     model: str | None = None
     """A directory that transformers can load."""
     success: float | None = None
-    """What a measurement found."""
+    """The success rate that a measurement found."""
 
 
 class EvalResult(BaseModel):
@@ -47,29 +47,29 @@ class EvalResult(BaseModel):
     """Wilson interval at 95 %."""
     mean_score: float
     score_interval: tuple[float, float]
-    """Wilson's for the mean score: no score in [0, 1] varies more than one that is 0 or 1, so that it is no narrower
-    than 95 % take."""
+    """Wilson's for the mean score: no score in [0, 1] varies more than one that is 0 or 1, so that the interval is no
+    narrower than 95 % requires."""
     mean_turns: float
     policy_version: int
     cut_replies: float = 0.0
     """Share of the replies that were cut off by a token limit."""
     mean_turns_solved: float | None = None
-    """Turns of the episodes that succeeded; None where none did."""
+    """Mean turns of the episodes that succeeded; None if none did."""
     useful_actions: float = 0.0
-    """Share of the replies whose action was understood and was not taken before upon the same observation."""
+    """Share of the replies whose action was understood and had not been taken before on the same observation."""
     mistakes: float = 0.0
-    """Share of the replies without an action or with one that was not understood."""
+    """Share of the replies without an action, or with one that was not understood."""
     mended_mistakes: float | None = None
-    """Share of those that the very next reply mended; None where none was made."""
+    """Share of the mistakes that the very next reply corrected; None if there were none."""
     failed_episodes: int
     """Episodes that failed for technical reasons; they were played again and are not counted."""
     seconds: float
     spent: TaskCost | None = None
-    """Of a task on average; None where a strategy plays each sample by itself and does not say."""
+    """Average cost of a task; None if a strategy plays each sample separately and does not report it."""
     pass_hat: tuple[float, ...] = ()
-    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, as far as all tasks were played."""
+    """`pass^k` for k = 1, 2, ...: the chance that k episodes of a task all succeed, up to the k that every task has."""
     environments: dict[str, EnvironmentResult] = Field(default_factory=dict)
-    """By title, where there are several."""
+    """Results by title, if there are several environments."""
 
 
 class RunState(BaseModel):
@@ -82,9 +82,9 @@ class RunState(BaseModel):
     serial: int = 0
     """Number of the checkpoint, which increases with each one."""
     left: list[Left] = Field(default_factory=list)
-    """What each finished stage left, in order."""
+    """The results of each finished stage, in order."""
     done: int = 0
-    """Finished units of the stage after them: epochs or steps."""
+    """Finished units of the stage after those: epochs or steps."""
     step: int = 0
     """Finished steps of reinforcement learning, of all stages."""
     age: int = 0
@@ -92,9 +92,9 @@ class RunState(BaseModel):
     version: int = 0
     """The last policy version that was published."""
     ages: dict[int, int] = Field(default_factory=dict)
-    """Age of the weights of each published version. The weights of a version that is missing were lost."""
+    """Age of the weights of each published version. The weights of a missing version were lost."""
     first_slot: int = 0
-    """Slots that the stages before this one have used: it goes on with the tasks after theirs."""
+    """Number of slots that earlier stages have used: this stage continues with the tasks after theirs."""
     cursor: int = 0
     """The next slot of this stage for which a training group is requested."""
     open_slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
@@ -112,13 +112,13 @@ class RunState(BaseModel):
     searched: dict[str, int] = Field(default_factory=dict)
     """Environment steps that the searches of this stage's groups took, by group id, until the group is settled."""
     trees_read: str = "0"
-    """The last entry of the stream of search trees that is in these files."""
+    """The last entry of the stream of search trees that is in the append-only files."""
     probe: list[list[int]] = Field(default_factory=list)
     probe_is_real: bool = False
     parity_worst: float = 0.0
     parity_batch_worst: float = 0.0
     parity_tolerance: float | None = None
-    """What the first batch has set it to, where the recipe leaves it open."""
+    """The tolerance set from the first batch, if the recipe leaves it open."""
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""

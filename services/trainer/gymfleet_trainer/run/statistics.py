@@ -1,4 +1,4 @@
-"""What measured successes say: the chance that every one of several episodes succeeds."""
+"""Statistics of measured successes: the chance that every one of several episodes succeeds."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ def pass_hat(tasks: Sequence[tuple[int, int]]) -> tuple[float, ...]:
     .. math::
         \mathrm{pass}^k = \frac{1}{|T|} \sum_{t \in T} \binom{c_t}{k} \Big/ \binom{n_t}{k}
 
-    The unbiased estimator of tau-bench (Yao et al. 2024, arXiv:2406.12045, section 4). `pass^1` is the mean over tasks
-    of their success rates.
+    The unbiased estimator of tau-bench (Yao et al. 2024, arXiv:2406.12045, section 4). `pass^1` is the mean success
+    rate over tasks.
 
     Args:
-        tasks: the number of successes c and of episodes n of each task; k goes as far as the smallest n.
+        tasks: the number of successes c and of episodes n of each task; k goes up to the smallest n.
 
     Raises:
         ValueError: unless `0 <= c <= n` for every task.

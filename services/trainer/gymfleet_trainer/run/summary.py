@@ -18,7 +18,7 @@ _STEP_PARTS: Final = ("wait", "generation", "environment", "reward", "update")
 
 
 def summarise(recipe: Recipe, state: RunState, policy: Policy | None) -> dict[str, Any]:
-    """Return the run's figures. `policy` is the state that the rollout service reports at the end."""
+    """Return the run's figures. `policy` is the state reported by the rollout service at the end."""
     measured = [state.evals[one.name] for one in state.left if one.name in state.evals]
     after = measured[-1] if measured else None
     before = measured[0] if len(measured) > 1 else None

@@ -1,4 +1,4 @@
-"""One thread for torch, so that the event loop can meanwhile extend leases and answer health checks."""
+"""One thread for torch, so that the event loop can extend leases and answer health checks meanwhile."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class TorchThread:
         self._executor = ThreadPoolExecutor(1, "torch", initializer=torch.set_num_threads, initargs=(threads,))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `function(*args, **kwargs)` in the thread and await its result; what it raises is raised here."""
+        """Run `function(*args, **kwargs)` in the thread and await its result; its exceptions are raised here."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ CONSUMER: Final = "trainer"
 
 @dataclass(frozen=True, slots=True)
 class LostSample:
-    """A sample whose record could not be read, with what is still known about it."""
+    """A sample whose record could not be read, with its known identity."""
 
     group_id: str
     sample: int
@@ -30,7 +30,7 @@ class TrajectoryConsumer:
     """Consume `trajectories.scored:RUN` for the trainer.
 
     Deliveries stay pending until `acknowledge`; their leases are extended in the
-    background, also while torch works in another thread. After a restart `recover`
+    background, even while torch works in another thread. After a restart `recover`
     takes them back at once: the run directory's lock proves that the process
     that held them is gone.
     """
@@ -82,7 +82,7 @@ class TrajectoryConsumer:
         return frozenset(held.body.trajectory.group_id for held in self._held.values())
 
     async def receive(self, timeout_s: float) -> list[ScoredTrajectory]:
-        """Return what has arrived; empty after `timeout_s` or in an outage of Redis. Duplicates are possible."""
+        """Return arrived trajectories; none after `timeout_s` or in an outage of Redis. Duplicates are possible."""
         if self._recovered:
             recovered, self._recovered = self._recovered, []
             return recovered

@@ -1,1 +1,1 @@
-"""The stages that come with gymfleet, a module each."""
+"""The stages that come with gymfleet, one module each."""

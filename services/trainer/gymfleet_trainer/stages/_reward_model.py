@@ -1,4 +1,4 @@
-"""What the stages that train a reward model have in common."""
+"""The common part of the stages that train a reward model."""
 
 import math
 import shutil
@@ -40,14 +40,14 @@ OptionsT = TypeVar("OptionsT", bound=RewardModelOptions)
 
 @dataclass(frozen=True)
 class Divided:
-    """What is trained on, and what is held out: tasks, which are in one of the two."""
+    """The examples to train on, and those held out; each task is in one of the two."""
 
     trained: list[Example]
     trained_pairs: list[Pair]
     held_out: list[Example]
     held_out_pairs: list[Pair]
     earlier: list[Example] = field(default_factory=list)
-    """What earlier rounds were trained on, where episodes are learned from."""
+    """The examples that earlier rounds were trained on, where episodes are learned from."""
     replayed: list[Example] = field(default_factory=list)
     """Those of `earlier` that are trained on again."""
     replayed_pairs: list[Pair] = field(default_factory=list)
@@ -76,22 +76,22 @@ class RewardModelStage(Stage[OptionsT]):
     @property
     @abstractmethod
     def learns_from(self) -> Collection[Literal["pairs", "episodes"]]:
-        """Return what its loss is a mean of."""
+        """Return the items that its loss is a mean over."""
 
     @abstractmethod
     def rows(self, run: RunContext, divided: Divided) -> list[TrainSequence]:
-        """Return what is trained on. Called in the torch thread. Raises `NothingLeft`."""
+        """Return the rows to train on. Called in the torch thread. Raises `NothingLeft`."""
 
     @abstractmethod
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
-        """Return how good the model is on what is held out."""
+        """Return how good the model is on held-out examples."""
 
     def described(self) -> dict[str, Any]:
-        """Return what the line `reward_data` says of it beside the numbers of all kinds."""
+        """Return the fields of the line `reward_data` besides the numbers that all kinds have."""
         return {}
 
     async def run(self, run: RunContext) -> None:
-        """Train the epochs that are left."""
+        """Train the remaining epochs."""
         before = run.directory.models / self._earlier[-1].name if self._earlier else None
         left = run.directory.models / self.name
         try:
@@ -135,7 +135,7 @@ class RewardModelStage(Stage[OptionsT]):
         transcripts = self._transcripts(run)
         found = self._examples(run, transcripts)
         own = Round.of(found.tasks, self.options)
-        # Set and not added up: a stage that is resumed reads them again.
+        # Set, not added up: a resumed stage reads them again.
         run.state.counts |= {
             **{f"examples_{reason}.{self.name}": number for reason, number in found.left_out.items()},
             f"tasks_without_pairs.{self.name}": sum(not pairs for pairs in own.pairs.values()),
@@ -147,7 +147,7 @@ class RewardModelStage(Stage[OptionsT]):
         return self._with_replay(run, divided, rounds, out) if self.options.replay else divided
 
     def _with_replay(self, run: RunContext, divided: Divided, rounds: Sequence[Round], out: set[str]) -> Divided:
-        """Add what is learned from again, and count it."""
+        """Add the examples to learn from again, and count them."""
         share, seed = self.options.replay, f"{run.recipe.seed}/{self.name}"
         if "episodes" in self.learns_from:
             earlier = [example for one in rounds for example in one.examples_of(one.tasks.keys() - out)]
@@ -161,7 +161,7 @@ class RewardModelStage(Stage[OptionsT]):
         return divided
 
     def _rounds(self, run: RunContext, transcripts: Transcripts) -> list[Round]:
-        """Return what earlier rounds had, where this one goes on from it."""
+        """Return the data of earlier rounds, where this round continues from it."""
         if not self.options.replay and self.options.start_from == "policy":
             return []
         rounds = []
@@ -194,7 +194,7 @@ class RewardModelStage(Stage[OptionsT]):
         return found
 
     def _tell(self, run: RunContext, divided: Divided) -> None:
-        """Note what there is to learn from, and what length and the last line alone tell of it."""
+        """Note how much data there is, and how well length or the last line alone predicts it."""
         trained, held_out = divided.trained_pairs, divided.held_out_pairs
         told = {
             "num_episodes": len(divided.trained),
@@ -218,5 +218,5 @@ def numbers_of(run: RunContext, examples: Sequence[Example]) -> dict[str, list[f
 
 
 def bins_of(found: Sequence[Any]) -> list[dict[str, float]]:
-    """Return bins as they stand in the run's files."""
+    """Return bins in the form of the run's files."""
     return [{name: round(value, 6) for name, value in asdict(one).items()} for one in found]

@@ -1,4 +1,4 @@
-"""Changed episodes, replayed: what an augmenter proposes is kept only where the environment says that it succeeds."""
+"""Changed episodes, replayed: an augmenter's proposal is kept only if it succeeds in the environment."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from gymfleet_trainer.run.groups import is_failure
 from gymfleet_trainer.stage import Stage, StageOptions
 
 _WINDOW: Final = 512
-"""Replays that are asked for at a time."""
+"""Replays that are requested at a time."""
 
 
 class AugmentOptions(StageOptions):
@@ -27,10 +27,10 @@ class AugmentOptions(StageOptions):
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
     augmenter: str | dict[str, JsonValue] | tuple[str | dict[str, JsonValue], ...] = "shortened"
-    """What changes them: `shortened`, `paraphrase`, `distractor`, `recovery`, one of your own, a table with `use` and
-    its options, or a list of such. What two of them propose alike is replayed once."""
+    """The augmenter that changes them: `shortened`, `paraphrase`, `distractor`, `recovery`, one of your own, a table
+    with `use` and its options, or a list of these. A change that two of them propose is replayed once."""
     max_replays: Annotated[int, Field(ge=1, le=8000)] = 2000
-    """Of what it proposes the first so many are replayed."""
+    """Replay at most this many of the proposed changes, the first ones."""
 
 
 class Augment(Stage[AugmentOptions]):
@@ -66,7 +66,7 @@ class Augment(Stage[AugmentOptions]):
                 f"{self.table}: every one of {len(requests)} replays failed for technical reasons: look into the "
                 "rollout's and the environment's logs"
             )
-        # Set and not added up: a stage that is resumed replays again.
+        # Set, not added up: a resumed stage replays again.
         run.state.counts[f"replays.{self.name}"] = len(requests)
         run.state.counts[f"replays_failed.{self.name}"] = num_failed
         for name, group_ids in self._proposed_by.items():
@@ -74,7 +74,7 @@ class Augment(Stage[AugmentOptions]):
         run.leave([played[group_id] for group_id in requests if group_id in played])
 
     def _augmenters(self) -> dict[str, CheckedAugmenter]:
-        """Return the augmenters that the options name, new ones, each by its place and name where there are several."""
+        """Return new augmenters as the options name them, by place and name where there are several."""
         given, table = self.options.augmenter, f"{self.table}.augmenter"
         if isinstance(given, str | dict):
             one = augmenter_of(given, table=table)
@@ -83,7 +83,7 @@ class Augment(Stage[AugmentOptions]):
         return {f"{place}.{one.name}": one for place, one in enumerate(made)}
 
     def _replays(self, run: RunContext) -> dict[str, GroupRequest]:
-        """Return the requests by id. They depend on the episodes and the options alone, as do the ids."""
+        """Return the requests by id. Requests and ids depend on the episodes and the options alone."""
         if self._requests is None:
             self._requests, self._proposed_by = {}, defaultdict(list)
             for number, (name, episode, moves) in enumerate(self._proposed(run)):

@@ -1,4 +1,4 @@
-"""A reward model of the Bradley-Terry kind: a number for an episode, learned from pairs of episodes of one task."""
+"""A Bradley-Terry reward model: a number for an episode, learned from pairs of episodes of one task."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -14,14 +14,14 @@ from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage, bin
 
 
 class BradleyTerryStageOptions(BradleyTerryOptions):
-    """How a reward model learns which of two episodes is better."""
+    """Options for a reward model that learns which of two episodes is better."""
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
 
 
 class BradleyTerry(RewardModelStage[BradleyTerryStageOptions]):
-    """Train a reward model on pairs of episodes of the same task, of which one has the higher reward."""
+    """Train a reward model on pairs of episodes of the same task, one of which has the higher reward."""
 
     Options = BradleyTerryStageOptions
     facts: ClassVar[StageFacts] = StageFacts(reads=True, leaves=("reward_model",))

@@ -18,26 +18,26 @@ class CollectOptions(StageOptions):
     """Task i is played `samples_per_task` times."""
 
     num_tasks: PositiveInt = 40
-    """Train tasks: the first so many of them, in the mix of the environments."""
+    """Number of train tasks: the first ones in the mix of the environments."""
     max_env_steps: PositiveInt | None = None
-    """Begin no further task once so many environment steps were taken, even before `num_tasks`: for comparisons. They
-    count as those of a stage that reinforces do. In a repeat, each round may take so many."""
+    """Begin no further task once this many environment steps were taken, even before `num_tasks`: for comparisons. They
+    are counted as in a `reinforce` stage. In a repeat, each round may take this many."""
     new_tasks: bool = False
-    """In a repeat, play in each round the tasks that come behind those of the round before, instead of the same."""
+    """In a repeat, play in each round the tasks after those of the previous round, instead of the same ones."""
     samples_per_task: PositiveInt = 1
-    """Episodes of each."""
+    """Episodes per task."""
     strategy: str | dict[str, JsonValue] = "independent"
-    """How they are played, by the name of a strategy or as a table with `use` and its options. With `expert` they are
-    demonstrations, and those that the expert does not solve are left out."""
+    """How the episodes are played: the name of a strategy, or a table with `use` and its options. With `expert` they
+    are demonstrations, and those that the expert does not solve are left out."""
     rejected: bool = False
-    """Keep what a search tried and did not choose, too, as far as it came: for stages that compare it with what was
-    chosen, and for labels of turns. Nothing imitates it."""
+    """Also keep the episodes that a search tried and did not choose, as far as they got: for stages that compare them
+    with the chosen ones, and for labels of turns. They are never imitated."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
     level: str | None = None
-    """Difficulty; without it that of the environment, at the end of its schedule."""
+    """Difficulty; by default the environment's, at the end of its schedule."""
     reward: RewardSection | None = None
     budget: Budget = Budget()
-    """What the episodes of a task may use together."""
+    """The budget that the episodes of a task share."""
 
 
 class Collect(Stage[CollectOptions]):
@@ -52,7 +52,7 @@ class Collect(Stage[CollectOptions]):
         self._first_task = len(planned.earlier) * options.num_tasks if options.new_tasks else 0
 
     def plays(self) -> Mapping[str, Plays]:
-        """Return its episodes."""
+        """Return the stage's episodes."""
         strategy = strategy_section(self.options.strategy).spec
         purpose: Any = "demonstration" if strategy.use == "expert" else "collect"
         options = self.options
@@ -78,7 +78,7 @@ class Collect(Stage[CollectOptions]):
                 "the stage from the recipe"
             )
         if not by_expert:
-            # Set and not added up: a stage that is resumed plays again.
+            # Set, not added up: a resumed stage plays again.
             run.state.counts[f"env_steps.{self.name}"] = playing.env_steps
         run.state.count("demonstrations" if by_expert else "episodes_collected", len(episodes))
         run.leave(episodes)

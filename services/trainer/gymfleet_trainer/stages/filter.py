@@ -18,26 +18,26 @@ from gymfleet_trainer.stage import IfNothing, Stage, StageOptions
 
 
 class FilterOptions(StageOptions):
-    """An episode, or a conversation, is kept if all that is given holds."""
+    """Keep an episode, or a conversation, if all of the given conditions hold."""
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
     converter: str | dict[str, JsonValue] | None = None
-    """What reads the files that `data` names, as for `sft`; what is kept are then conversations."""
+    """The converter that reads the files that `data` names, as for `sft`; conversations are kept then."""
     success: bool | None = None
-    """Keep those that solved their task; with `false` those that did not."""
+    """Keep those that solved their task; with `false`, those that did not."""
     min_reward: float | None = None
     """Keep those whose reward is at least this."""
     above_reward: float | None = None
     """Keep those whose reward is more than this, as ReST and AgentEvol do."""
     filters: tuple[str | dict[str, JsonValue], ...] = ()
-    """Then what these keep, one after the other: `length`, `duplicates`, `near_duplicates`, `leakage` and so on, one of
-    your own, or a table with `use` and its options."""
+    """Then apply these filters, one after the other: `length`, `duplicates`, `near_duplicates`, `leakage` and so on,
+    one of your own, or a table with `use` and its options."""
     best_of_task: PositiveInt | None = None
-    """Then keep only so many of each task, those with the highest rewards."""
+    """Then keep at most this many of each task, those with the highest rewards."""
     if_nothing: IfNothing = "end"
-    """What becomes of the run if none is kept: it ends, with exit code 9, or it goes on with what other stages read
-    beside this one."""
+    """What happens if none is kept: the run ends with exit code 9, or it continues with the other data that later
+    stages read besides this stage's."""
 
 
 class Filter(Stage[FilterOptions]):
@@ -70,7 +70,7 @@ class Filter(Stage[FilterOptions]):
         kept = [record for record in given if self._keeps(record)]
         for place, one in enumerate(self._filters()):
             before, kept = len(kept), await run.worker.run(_kept, one, kept)
-            # Set and not added up: a stage that is resumed filters again.
+            # Set, not added up: a resumed stage filters again.
             run.state.counts[f"left_out.{self.name}.{place}.{one.name}"] = before - len(kept)
         if self.options.best_of_task is not None:
             kept = _best(kept, self.options.best_of_task)
@@ -82,7 +82,7 @@ class Filter(Stage[FilterOptions]):
         return kept
 
     def _filters(self) -> list[CheckedFilter]:
-        """Return the filters that the options name, new ones each time: each of them filters one list."""
+        """Return the filters that the options name, created anew each time, because each of them filters one list."""
         table = f"{self.table}.filters"
         return [filter_of(given, table=f"{table}.{place}") for place, given in enumerate(self.options.filters)]
 
@@ -105,7 +105,7 @@ def _kept(one: CheckedFilter, records: list[Record]) -> list[Record]:
 
 
 def _best(records: list[Record], count: int) -> list[Record]:
-    """Return the records with the highest rewards of each task, in the order in which they came."""
+    """Return the records with the highest rewards of each task, in their original order."""
     by_task: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for place, record in enumerate(records):
         by_task[task_of(record) or f"#{place}"].append((-_reward(record), place))

@@ -1,4 +1,4 @@
-"""A judge of one's own: a language model that learns to write verdicts on episodes whose rewards are known."""
+"""A judge trained in the run: a language model that learns to write verdicts on episodes with known rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -19,7 +19,7 @@ from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage
 
 
 class GenerativeJudgeStageOptions(GenerativeJudgeOptions):
-    """How a judge learns to write verdicts."""
+    """Options for a judge that learns to write verdicts."""
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
@@ -58,7 +58,7 @@ class GenerativeJudge(RewardModelStage[GenerativeJudgeStageOptions]):
         return measures(found, run.learner.reward_numbers([row for one in found for row in one.choice_rows()]))
 
     def described(self) -> dict[str, Any]:
-        """Return the prompts by which it is asked, as the reward service's records name them."""
+        """Return the prompts with which the judge is asked, as the reward service's records name them."""
         options = self.options
         ways = {"judge": ByRubric(options, options), "judge_pairs": ByPairs(options)}
         return {"prompts": {name: f"{options.prompt_version}:{ways[name].prompt.hash}" for name in options.components}}
@@ -71,7 +71,7 @@ class GenerativeJudge(RewardModelStage[GenerativeJudgeStageOptions]):
             found, left_out = questions.about(examples, pairs)
         except (UnusableTokenizer, UnusableTemplate) as error:
             raise TrainerError(f"{self.table}: no judge can be made of this model: {error}") from None
-        # Set and not added up: a stage that is resumed writes them again.
+        # Set, not added up: a resumed stage writes them again.
         run.state.counts[f"{which}_questions.{self.name}"] = len(found)
         run.state.counts |= {f"{which}_questions_{reason}.{self.name}": number for reason, number in left_out.items()}
         return found

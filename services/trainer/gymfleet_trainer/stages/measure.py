@@ -21,12 +21,12 @@ class MeasureOptions(StageOptions):
     """Task i is played `samples_per_task` times."""
 
     num_tasks: PositiveInt = 200
-    """Held-out tasks, of each environment."""
+    """Number of held-out tasks per environment."""
     samples_per_task: PositiveInt = 1
-    """Episodes of each; with k of them the measurement tells pass^1 to pass^k."""
+    """Episodes per task; with k of them the measurement reports pass^1 to pass^k."""
     sampling: Sampling = Field(default=Sampling(temperature=1.0))
     level: str | None = None
-    """Difficulty; without it that of the environment, at the end of its schedule."""
+    """Difficulty; by default the environment's, at the end of its schedule."""
 
     def plays(self) -> Plays:
         """Return the episodes of one measurement."""
@@ -34,17 +34,17 @@ class MeasureOptions(StageOptions):
 
 
 class MeasureStageOptions(MeasureOptions):
-    """A measurement that is a stage of its own."""
+    """A measurement that is a separate stage."""
 
     reward: RewardSection | None = None
     strategy: str | dict[str, JsonValue] = "independent"
-    """How they are played, by the name of a strategy or as a table with `use` and its options. One that chooses by the
-    environment's score measures how well it searches with the answer at hand, and no model."""
+    """How the episodes are played: the name of a strategy, or a table with `use` and its options. A strategy that
+    chooses by the environment's score measures how well it searches with the answer at hand, not a model."""
     budget: Budget = Budget()
-    """What the episodes of a task may use together; strategies compare by it."""
+    """The budget that the episodes of a task share; it makes strategies comparable."""
     allocation: AllocationOptions | None = None
-    """A budget that all tasks share: those that `[rollout.evaluator]` finds solved take no other episode, and what is
-    left goes to those that look solvable. The best episode of each counts."""
+    """A budget that all tasks share: tasks that `[rollout.evaluator]` finds solved take no further episode, and what is
+    left goes to tasks that look solvable. The best episode of each task counts."""
 
     def plays(self) -> Plays:
         """Return the episodes of one measurement."""
@@ -62,7 +62,7 @@ class Measure(Stage[MeasureStageOptions]):
     small: ClassVar[Mapping[str, Any]] = {"num_tasks": 3}
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:
-        """Raise `RecipeError` for tasks that share a budget and cannot."""
+        """Raise `RecipeError` if tasks should share a budget and cannot."""
         if (allocation := self.options.allocation) is None:
             return
         table, plays = f"{planned.table}.allocation", self.options.plays()
@@ -83,7 +83,7 @@ class Measure(Stage[MeasureStageOptions]):
             )
 
     def plays(self) -> Mapping[str, Plays]:
-        """Return its episodes."""
+        """Return the stage's episodes."""
         return {"": self.options.plays()}
 
     async def run(self, run: RunContext) -> None:

@@ -35,23 +35,23 @@ class PreferenceStageOptions(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     data: str | tuple[str, ...]
-    """The episodes of which pairs are made, or the preferences: of a stage, of several, or of a file."""
+    """The episodes from which pairs are made, or the preferences: of a stage, of several, or of a file."""
     converter: str | dict[str, JsonValue] | None = None
-    """What reads the files that `data` names, where they are not ours: `trl`, one of your own, or a table with `use`
-    and its options."""
+    """The converter that reads the files that `data` names, if they are not in gymfleet's format: `trl`, one of your
+    own, or a table with `use` and its options."""
     algorithm: str = "dpo"
     """dpo, ipo, kto, orpo, simpo, or one of your own: a name that an installed package declares,
     `package.module:Class`, or the path of a .py file."""
     epochs: PositiveInt = 1
     """Passes over the pairs."""
     pairs_per_batch: PositiveInt = 32
-    """Pairs of one optimiser update at the most; with kto episodes. All updates of a pass have nearly as many."""
+    """Maximum number of pairs (with kto, episodes) per optimiser update. All updates of a pass have nearly as many."""
     tokens_per_microbatch: PositiveInt = 8192
     """Bounds memory; the loss does not depend on it."""
     roles: Roles = None
-    """Roles, as a strategy names them, whose tokens alone are trained on; without it all."""
+    """Train only on the tokens of these roles, as the strategy names them; by default of all roles."""
     reference: str | None = None
-    """The model to which the policy is held, a directory or a hub id; without it the policy as it is when the stage
+    """The model to which the policy is held, a directory or a hub id; by default the policy as it is when the stage
     begins."""
     optimizer: OptimizerOptions = OptimizerOptions()
 
@@ -80,7 +80,7 @@ class LearnPreferences(Stage[PreferenceStageOptions]):
 
     @cached_property
     def algorithm(self) -> Preference[Any]:
-        """The algorithm with its options. Raises `PluginError`, and `RecipeError` for one that learns otherwise."""
+        """The algorithm with its options. Raises `PluginError`, and `RecipeError` for one not based on preferences."""
         algorithm = algorithm_of(self.options, self.table)
         if not isinstance(algorithm, Preference):
             raise RecipeError(
@@ -97,13 +97,13 @@ class LearnPreferences(Stage[PreferenceStageOptions]):
         converter_in(self.options.converter, self)
 
     async def run(self, run: RunContext) -> None:
-        """Train the updates that are left."""
+        """Make the remaining updates."""
         records = await run.worker.run(run.compared_records, converter_in(self.options.converter, self))
         episodes = [record for record in records if isinstance(record, ScoredTrajectory)]
         run.publisher.adopt_probe(run.state, episodes)
         given = await run.rendered_pairs([record for record in records if isinstance(record, PreferenceRecord)])
         made = await run.worker.run(self._examples, episodes, given)
-        # Set and not added up: a stage that is resumed reads them again.
+        # Set, not added up: a resumed stage reads them again.
         run.state.counts[f"examples.{self.name}"] = len(made.examples)
         for reason, number in sorted(made.left_out.items()):
             run.state.counts[f"left_out.{self.name}.{reason.value}"] = number
@@ -117,11 +117,11 @@ class LearnPreferences(Stage[PreferenceStageOptions]):
         await self._train(run, made.examples)
 
     def _examples(self, episodes: Sequence[ScoredTrajectory], given: Found) -> Examples:
-        """Return what is learned from, each under a unit of its own, also where the data names an episode twice."""
+        """Return the examples, each under its own unit, even where the data names an episode twice."""
         samples = [Sample(scored, staleness=1, roles=self.options.roles) for scored in episodes]
         made = self.algorithm.examples(samples) if samples else Examples()
         examples = [*made.examples, *(example for pair in given.pairs for example in self.algorithm.of_pair(pair))]
-        # Not fresh: nobody should expect the policy to agree with who wrote them.
+        # Not fresh: the policy is not expected to agree with the author of these tokens.
         numbered = [
             [replace(row, unit=str(number), staleness=1) for row in rows] for number, rows in enumerate(examples)
         ]
@@ -163,6 +163,6 @@ class LearnPreferences(Stage[PreferenceStageOptions]):
                 saved_at = time.monotonic()
 
     def _batch(self, seed: int, examples: Sequence[Example], epoch: int, part: int, *, of: int) -> list[TrainSequence]:
-        """Return the rows of one update, in an order that depends on the seed, the stage and the epoch alone."""
+        """Return the rows of one update, in an order that depends only on the seed, the stage and the epoch."""
         order = random.Random(f"{seed}/{self.name}/{epoch}").sample(examples, len(examples))
         return [row for example in order[part::of] for row in example]

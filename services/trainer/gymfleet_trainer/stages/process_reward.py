@@ -1,4 +1,4 @@
-"""A process reward model: a number for each turn, learned from how episodes end that go on from it."""
+"""A process reward model: a number for each turn, learned from the outcomes of episodes that continue from it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,28 +26,28 @@ from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage, bin
 _TOGETHER: Final[dict[str, Callable[[Sequence[float]], float]]] = {
     "product": math.prod, "min": min, "last": lambda probabilities: probabilities[-1],
 }  # fmt: skip
-"""How the component `process_reward_model` makes one number of an episode's turns."""
+"""How the component `process_reward_model` combines the numbers of an episode's turns into one."""
 
 
 class ProcessRewardStageOptions(ProcessRewardOptions):
-    """How a reward model learns what each turn is worth."""
+    """Options for a reward model that learns the worth of each turn."""
 
     model_config = ConfigDict(json_schema_extra={ASCENDING: ["lowest_value", "highest_value"]})
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a .jsonl file."""
     labels: Labels = "outcome"
-    """What is learned of a turn: `outcome`, whether its episode solved the task; where a strategy forked episodes,
-    `soft`, the share of those that went on from it and solved the task, or `hard`, whether any did; `values`, what a
-    search said of the node that it leads to. Nothing is learned of turns whose node has no value."""
+    """The label of a turn: `outcome`, whether its episode solved the task; where a strategy forked episodes, `soft`,
+    the share of the episodes continuing from it that solved the task, or `hard`, whether any did; `values`, a search's
+    value of the node that it leads to. Nothing is learned of turns whose node has no value."""
     lowest_value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    """The value that stands for 0, with labels = "values"."""
+    """The value that maps to 0, with labels = "values"."""
     highest_value: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """The value that stands for 1."""
+    """The value that maps to 1."""
 
     @model_validator(mode="after")
     def values_ascend(self) -> Self:
-        """There is room between the two."""
+        """Require `highest_value` to be above `lowest_value`."""
         if self.lowest_value >= self.highest_value:
             raise ValueError(f"highest_value = {self.highest_value:g} must be above lowest_value")
         return self
@@ -70,9 +70,9 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         if not divided.trained:
             raise NothingLeft(f"{self.table}: all tasks of {', '.join(self.data)} are held out: there are too few")
         learned = [*divided.trained, *divided.replayed]
-        # Of what is replayed, the forks count that are not.
+        # For replayed episodes, the forks that are not replayed count too.
         nodes = _nodes([*divided.trained, *divided.earlier])
-        # Every turn of a group that is played together has a node, which its episode may have for itself.
+        # Every turn of a group that is played together has a node, which may belong to its episode alone.
         shares = self.options.labels in ("soft", "hard")
         if shares and not any(len(ended) > 1 for ended in nodes.values()):
             raise NothingLeft(
@@ -89,7 +89,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         return [row for row in rows if row.num_trained]
 
     def _labels(self, example: Example, nodes: Mapping[TreeNode, Sequence[bool]]) -> Sequence[float | None]:
-        """Return the label of each turn. Raises `RunDirectoryError` for values that are outside of the range."""
+        """Return the label of each turn. Raises `RunDirectoryError` for values outside the range."""
         if self.options.labels != "values":
             return turn_labels(example.scored, self.options.labels, nodes)
         try:
@@ -101,7 +101,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
             ) from None
 
     def measured(self, run: RunContext, divided: Divided) -> dict[str, Any]:
-        """Return how well the turns of held-out episodes are told, and pairs of such episodes by all of their turns."""
+        """Return how well held-out turns are predicted, and how well all turns rank pairs of held-out episodes."""
         numbers = numbers_of(run, divided.held_out)
         probabilities = {name: [sigmoid(number) for number in found] for name, found in numbers.items()}
         nodes = _nodes(divided.held_out)

@@ -35,15 +35,15 @@ log = structlog.get_logger()
 
 _SELECTED: Final = ("redrawn", "not_redrawn", "unselected", "unspread")
 _MAX_SETTLED: Final = 1_000
-"""Episodes that may wait for a checkpoint, of dropped groups or while one is written: together with those that are
-open, fewer than those at which producers wait."""
+"""Episodes of dropped groups, or those that arrive while a checkpoint is written, that may wait for a checkpoint:
+together with the open ones, fewer than the number at which producers wait."""
 
 
 class MeasuredOnTheWay(MeasureOptions):
     """Measurements between steps, on held-out tasks."""
 
     every_steps: PositiveInt
-    """Steps between two of them."""
+    """Steps between two measurements."""
 
 
 class ReinforceStageOptions(ReinforceOptions):
@@ -68,7 +68,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
         return algorithm_of(self.options, self.table)
 
     def check(self, recipe: Recipe, planned: PlannedStage) -> None:
-        """Raise `RecipeError` for what the algorithm cannot learn from."""
+        """Raise `RecipeError` for a recipe that the algorithm cannot learn from."""
         options = self.options
         recipe.suits(planned, options.algorithm, options.group_size, self.algorithm.facts)
         if Trained.POLICY not in self.algorithm.trains(options.steps - 1):
@@ -92,7 +92,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
             )
 
     def plays(self) -> Mapping[str, Plays]:
-        """Return the measurements on the way."""
+        """Return the measurements between steps."""
         if (on_the_way := self.options.measure) is None:
             return {}
         plays = replace(on_the_way.plays(), reward=self.options.reward)
@@ -100,20 +100,20 @@ class Reinforce(Stage[ReinforceStageOptions]):
         return {_measurement(step): plays for step in steps}
 
     def held(self, recipe: Recipe) -> int:
-        """Return how many episodes may be open at once: those since the last checkpoint, and those made in advance."""
+        """Return how many episodes may be open at once: those since the last checkpoint and those made in advance."""
         options = self.options
         num_steps = recipe.checkpoint.every_steps + options.max_staleness
         return max(options.groups_per_step * options.group_size * num_steps, super().held(recipe))
 
     def request(self, run: RunContext, group_id: str) -> GroupRequest | None:
-        """Return the request that it makes under an id."""
+        """Return the stage's request under a group id."""
         plan = self.plan(run.state)
         if (slot := run.planner.slot(plan, group_id)) is not None:
             return run.planner.train(plan, slot)
         return super().request(run, group_id)
 
     def plan(self, state: RunState) -> TrainingPlan:
-        """Return what it asks for."""
+        """Return the stage's training plan."""
         algorithm = self.algorithm
         return TrainingPlan(
             self.name, self.options, algorithm.gamma, state.first_slot, state_keys=algorithm.facts.state_keys,
@@ -129,7 +129,7 @@ class Reinforce(Stage[ReinforceStageOptions]):
 
 
 class Steps:
-    """The steps of one such stage, in one process."""
+    """The steps of one stage of reinforcement learning, in one process."""
 
     def __init__(self, run: RunContext, stage: Reinforce) -> None:
         self._run = run
@@ -137,13 +137,13 @@ class Steps:
         self._rl = stage.options
         self._plan = stage.plan(run.state)
         self._verdicts: dict[str, Verdict] = {}
-        """Of the algorithm, on groups that are complete and not settled."""
+        """The algorithm's verdicts on groups that are complete and not settled."""
         self._selection: Counter[str] = Counter()
-        """What came of the verdicts of this step."""
+        """The outcomes of the verdicts of this step."""
         self._watch = DivergenceWatch(run.state, stage.table, self._rl.max_diverged_steps)
         self._num_settled = 0
-        """Episodes of groups that were dropped since the last checkpoint that this stage began, and those of one step,
-        which are collected while it is written."""
+        """Episodes of groups that were dropped since this stage last began a checkpoint, plus those of one step, which
+        are collected while it is written."""
 
     async def run(self) -> None:
         """Run the remaining steps."""
@@ -255,9 +255,9 @@ class Steps:
         self._run.collector.settle(group_id)
 
     async def collect(self) -> list[Group]:
-        """Return the groups of a step, fresh enough to be trained on, in the order of their slots, not of arrival.
+        """Return the groups of a step, fresh enough to train on, in the order of their slots, not of arrival.
 
-        They are fewer than `groups_per_step`, or none, where the algorithm drops some.
+        There are fewer than `groups_per_step`, or none, where the algorithm drops some.
 
         Raises:
             PluginFailed: the algorithm could not judge a group.
@@ -282,7 +282,7 @@ class Steps:
         bootstraps = Need.CRITIC in algorithm.needs
         compared = algorithm.facts.min_group_size
         fit: set[str] = set()
-        # Again until nothing is new: samples that came early may complete a group at the moment it is requested.
+        # Repeat until nothing is new: samples that came early may complete a group at the moment it is requested.
         while new := [one for name, one in run.collector.ready.items() if name in state.open_slots and name not in fit]:
             await run.collector.keep_search_trees(run.directory)
             for group in new:
@@ -311,7 +311,7 @@ class Steps:
         await self._run.collector.ask([request])
 
     async def _verdict(self, group: Group) -> Verdict:
-        """Return the algorithm's verdict on a complete group, for which it is asked once."""
+        """Return the algorithm's verdict on a complete group; it is asked once per group."""
         if group.group_id not in self._verdicts:
             algorithm = self._stage.algorithm
             self._verdicts[group.group_id] = await self._run.worker.run(verdict_on, group.trajectories, algorithm)
@@ -321,7 +321,7 @@ class Steps:
         return self._slot_of(group.group_id).draw < self._rl.max_redraws
 
     async def _redraw(self, group: Group) -> None:
-        """Request a group of another task in the place of one that the algorithm does not want."""
+        """Request a group of another task to replace one that the algorithm does not want."""
         slot = self._slot_of(group.group_id)
         self._drop(group.group_id, f"redrawn: {self._rl.algorithm} asked for another group")
         self._selection["redrawn"] += 1
@@ -333,7 +333,7 @@ class Steps:
         await self._run.collector.ask([request])
 
     def _without_dropped(self, groups: list[Group]) -> list[Group]:
-        """Drop the groups of a step that the algorithm wants dropped, and note those that are its last choice."""
+        """Drop the groups of a step that the algorithm rejects, and note those that it wanted redrawn."""
         kept = []
         for group in groups:
             verdict = self._verdicts[group.group_id]
@@ -413,7 +413,7 @@ class Steps:
 
     @property
     def _env_steps(self) -> int:
-        """Of all groups that were settled."""
+        """Environment steps of all settled groups."""
         return self._run.state.counts.get(_env_steps(self._stage), 0)
 
     @property
@@ -426,7 +426,7 @@ class Steps:
 
 
 def _env_steps(stage: Stage[Any]) -> str:
-    """Return the name of the counter of its environment steps."""
+    """Return the name of the counter of a stage's environment steps."""
     return f"env_steps.{stage.name}"
 
 
@@ -437,8 +437,8 @@ def _measurement(step: int) -> str:
 def choose(state: RunState, ready: AbstractSet[str], rl: ReinforceOptions) -> list[str]:
     """Return the ready groups to train on now, or none while it is better to wait.
 
-    Those that were requested first come first, and a group that would be too old after this step is
-    waited for: otherwise long episodes would always come too late, and nothing would be learned from them.
+    Groups that were requested first come first, and a group that would be too old after this step is
+    waited for: otherwise long episodes would always come too late, and would never be learned from.
     """
     oldest_first = sorted(state.open_slots, key=lambda name: (state.asked_ages.get(name, 0), state.open_slots[name]))
     due = [name for name in oldest_first if state.age - state.asked_ages.get(name, 0) >= rl.max_staleness]

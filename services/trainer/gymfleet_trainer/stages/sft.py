@@ -24,29 +24,29 @@ log = structlog.get_logger()
 
 
 class SftOptions(SupervisedOptions):
-    """How replies are imitated."""
+    """Options for imitating replies."""
 
     data: str | tuple[str, ...]
     """The episodes: of a stage, of several, or of a file."""
     converter: str | dict[str, JsonValue] | None = None
-    """What reads the files that `data` names, `.jsonl`, `.json` or `.parquet`, where they are not ours: `messages`,
-    `sharegpt`, `agentgym`, one of your own, or a table with `use` and its options."""
+    """The converter that reads the files that `data` names (`.jsonl`, `.json` or `.parquet`), if they are not in
+    gymfleet's format: `messages`, `sharegpt`, `agentgym`, one of your own, or a table with `use` and its options."""
     weights: tuple[PositiveFloat, ...] | None = None
-    """How often an epoch has each of the sources that `data` names, in their order: with 2 every record twice, with
-    0.25 a quarter of them, drawn anew for every epoch. Without it all once."""
+    """How often an epoch contains each source that `data` names, in their order: with 2 every record twice, with 0.25 a
+    quarter of them, drawn anew for every epoch. By default all once."""
     start_from: str | None = None
-    """The stage whose model is trained, or `initial`, the model that the run began with; without it the policy as it
-    is. An optimiser begins anew in either case."""
+    """The stage whose model is trained, or `initial` for the model that the run began with; by default the policy as it
+    is. The optimiser starts anew in either case."""
     if_nothing: IfNothing = "end"
-    """What becomes of the run if `data` has no record, because a filter kept none: it ends, with exit code 9, or it
-    goes on with the policy as it is."""
+    """What happens if `data` has no record, because a filter kept none: the run ends with exit code 9, or it continues
+    with the policy as it is."""
     max_tokens: PositiveInt | None = None
-    """Imitate so many tokens of replies and no more, to compare data of several sizes: in as few epochs as that takes,
+    """Imitate at most this many tokens of replies, to compare data of several sizes: in as few epochs as that takes,
     `epochs` at most, each of as many records as fit, drawn anew."""
 
     @model_validator(mode="after")
     def weights_fit(self) -> Self:
-        """Every source has a weight, and a budget draws by itself."""
+        """Require a weight for every source, and no weights with a budget, which draws by itself."""
         num_sources = 1 if isinstance(self.data, str) else len(self.data)
         if self.weights is not None and len(self.weights) != num_sources:
             raise ValueError(f"weights: {len(self.weights)} are given, and data names {num_sources} sources")
@@ -73,7 +73,7 @@ class Supervised(Stage[SftOptions]):
         converter_in(self.options.converter, self)
 
     async def run(self, run: RunContext) -> None:
-        """Train the epochs that are left."""
+        """Train the remaining epochs."""
         try:
             read = await run.worker.run(run.sources, converter_in(self.options.converter, self))
             sources = self._without_rejected(run, read)
@@ -108,10 +108,10 @@ class Supervised(Stage[SftOptions]):
         await self._train(run, self._epochs(by_source))
 
     def _without_rejected(self, run: RunContext, sources: Sequence[Sequence[Record]]) -> list[list[Record]]:
-        """Return what each source has to be imitated: not what a search rejected, which is counted."""
+        """Return each source's records to imitate, without episodes that a search rejected, which are counted."""
         kept = [[record for record in source if not _rejected(record)] for source in sources]
         if number := sum(map(len, sources)) - sum(map(len, kept)):
-            # Set and not added up: a stage that is resumed reads them again.
+            # Set, not added up: a resumed stage reads them again.
             run.state.counts[f"left_out.{self.name}.rejected"] = number
             if not any(kept):
                 raise NothingLeft(
@@ -140,7 +140,7 @@ class Supervised(Stage[SftOptions]):
         return rendered.sequences
 
     def _count_tools(self, run: RunContext, use: ToolUse) -> None:
-        """Count what is about to be imitated: calls of tools, and those of tools that nobody offers."""
+        """Count the tool calls that are about to be imitated, and those of tools that nobody offers."""
         if not use.num_calls:
             return
         run.state.counts[f"tool_calls.{self.name}"] = use.num_calls
@@ -176,8 +176,8 @@ class Supervised(Stage[SftOptions]):
                 saved_at = time.monotonic()
 
     def _epochs(self, sources: list[list[TrainSequence]]) -> list[list[TrainSequence]]:
-        """Return the sequences of each epoch: all of them, or as the weights of their sources say; or with a budget as
-        few epochs as it takes, all alike.
+        """Return the sequences of each epoch: all, or as weighted by source; or with a budget, as few epochs as it
+        takes, of about equal size.
 
         Raises `NothingLeft` where the epochs, or the records, do not suit the budget or the weights.
         """
@@ -220,13 +220,13 @@ def _rejected(record: Record) -> bool:
 
 
 def _drawn(sequences: list[TrainSequence], weight: float, draw: random.Random) -> list[TrainSequence]:
-    """Return the sequences as often as the weight says, and of its fraction a share of them."""
+    """Return the sequences repeated by the whole part of the weight, and a drawn share of them for its fraction."""
     whole = int(weight)
     return sequences * whole + draw.sample(sequences, round((weight - whole) * len(sequences)))
 
 
 def _fitting(sequences: Sequence[TrainSequence], budget: int) -> Iterator[TrainSequence]:
-    """Yield those of the sequences that still fit into a number of trained tokens, as they come."""
+    """Yield, in order, the sequences that still fit into a number of trained tokens."""
     for sequence in sequences:
         if 0 < sequence.num_trained <= budget:
             budget -= sequence.num_trained

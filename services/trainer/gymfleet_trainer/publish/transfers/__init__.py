@@ -16,16 +16,16 @@ from gymfleet_trainer.publish.transfers.shared_memory import SharedMemory
 
 
 def transfer_of(recipe: Recipe, weights: Path, run_id: str, source: str) -> Transfer:
-    """Return the run's transfer, ready to be used.
+    """Return the run's transfer, ready to use.
 
     Args:
-        recipe: names it. Adapters are files on the disk, whatever it names.
+        recipe: names the transfer. Adapters are files on disk, whatever it names.
         weights: the run's directory of published versions.
-        run_id: tells this run from others on the machine.
-        source: the model that the versions are like, a directory or hub id.
+        run_id: distinguishes this run from others on the machine.
+        source: the model whose form the versions have, a directory or hub id.
 
     Raises:
-        RecipeError: this machine has not got what it needs.
+        RecipeError: this machine lacks something that the transfer needs.
     """
     if recipe.publish.transfer == "shared_memory" and recipe.model.lora is None:
         if recipe.trainer.workers > 1 and ADDRESS in os.environ:

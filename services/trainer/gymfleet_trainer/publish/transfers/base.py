@@ -10,24 +10,24 @@ from gymfleet_contracts.rollout import StageVersion
 
 
 class Offer:
-    """A version on its way to rollout replicas: a context in which each of them is asked once to load it."""
+    """A version on its way to rollout replicas: a context in which each replica is asked once to load it."""
 
     def __init__(self, body: StageVersion, urls: Collection[str]) -> None:
         self.bodies = dict.fromkeys(urls, body)
-        """What each replica is sent."""
+        """The request that each replica is sent."""
         self.version = body.version
 
     def answered(self, url: str) -> None:
-        """Note that the call to a replica has ended, well or not: it takes nothing more."""
+        """Note that the call to a replica has ended, successfully or not: the replica takes nothing more."""
 
     async def __aenter__(self) -> Self:
-        """Begin to offer it."""
+        """Begin the offer."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End it, when all calls have ended."""
+        """End the offer, when all calls have ended."""
 
 
 class Transfer(ABC):
@@ -37,9 +37,9 @@ class Transfer(ABC):
     """The directory of the versions' directories."""
 
     def offer(self, body: StageVersion, urls: Collection[str]) -> Offer:
-        """Return how replicas are given a version of `root`: by its path, which they can read."""
+        """Return the offer of a version in `root` to replicas: by its path, which they can read."""
         return Offer(body, urls)
 
     @abstractmethod
     def close(self) -> None:
-        """Free what it took of the machine; the run is over, or goes on in another process."""
+        """Free the resources that it took; the run is over, or continues in another process."""

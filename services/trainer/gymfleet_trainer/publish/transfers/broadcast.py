@@ -1,4 +1,4 @@
-"""Versions in the run's directory, from which this process sends them to rollout services that see no file of it."""
+"""Versions in the run's directory, from which this process sends them to rollout services that cannot read it."""
 
 import asyncio
 import secrets
@@ -23,11 +23,11 @@ _TIMEOUT_S: Final = 60.0
 
 
 class Broadcast(Transfer):
-    """The directory, and a process group for each version and those that get it now.
+    """The directory, and a process group for each version and the replicas that get it now.
 
     Args:
-        weights: the run's directory of published versions, which no rollout service need see.
-        timeout_s: for the services to come, and for each bucket.
+        weights: the run's directory of published versions, which rollout services need not see.
+        timeout_s: time for the services to join, and for each bucket.
     """
 
     def __init__(self, weights: Path, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -43,7 +43,7 @@ class Broadcast(Transfer):
 
 
 class _Sending(Offer):
-    """The buckets are sent in a thread, while the replicas' answers are awaited."""
+    """Send the buckets in a thread, while the replicas' answers are awaited."""
 
     def __init__(self, body: StageVersion, urls: Collection[str], timeout_s: float) -> None:
         super().__init__(body, urls)
@@ -53,14 +53,14 @@ class _Sending(Offer):
         self._manifest = WeightsManifest.model_validate_json((self._directory / MANIFEST).read_bytes())
         self._timeout_s = timeout_s
         self._group: WeightGroup | None = None
-        """Kept until all have answered: they may still read what was sent."""
+        """Kept until all replicas have answered: they may still be reading."""
 
     def answered(self, url: str) -> None:
-        """See `Offer.answered`. A group that has not begun does not wait for it."""
+        """See `Offer.answered`. A group that has not begun does not wait for this replica."""
         self._gone.add(self._seats[url])
 
     async def __aenter__(self) -> Self:
-        """Open the store that the replicas come to."""
+        """Open the store that the replicas connect to."""
         token = secrets.token_hex(16)
         address = await asyncio.to_thread(address_towards, [urlsplit(url).hostname or "" for url in self._seats])
         self._store, port = WeightStore.opened(dist, token=token, address=address, timeout_s=self._timeout_s)

@@ -1,6 +1,6 @@
 """Versions in the memory of the GPU that the engines share with the trainer.
 
-They lie in the run's directory too: an engine that is restarted, or goes back to a version that was not refused, loads
+They are in the run's directory too: an engine that is restarted, or goes back to a version that was not refused, loads
 from there when the trainer's memory holds another version, or is gone.
 """
 
@@ -20,10 +20,10 @@ from gymfleet_trainer.publish.transfers.base import Offer, Transfer
 
 
 class CudaIpc(Transfer):
-    """The directory, and one memory on the GPU, of a version's size, for as long as the run lives.
+    """The directory, and one block of GPU memory, of a version's size, for as long as the run lives.
 
-    It is one for all versions: torch keeps what was handed out until somebody has opened it, and an engine that died
-    before it did would leave a version behind each time.
+    All versions share one block: torch keeps memory that was shared until somebody has opened it, and an engine that
+    died before opening it would leave a version behind each time.
 
     Raises:
         RecipeError: this process has no GPU.
@@ -39,11 +39,11 @@ class CudaIpc(Transfer):
         self._shared: tuple[Any, ...] = ()
 
     def offer(self, body: StageVersion, urls: Collection[str]) -> Offer:
-        """See `Transfer.offer`. The memory holds the version until all have answered."""
+        """See `Transfer.offer`. The memory holds the version until all replicas have answered."""
         return _Held(self, body, urls)
 
     def hold(self, directory: Path) -> WeightsOnGpu:
-        """Bring a version's buckets to the GPU, and return where they are. Raises RecipeError for want of room."""
+        """Bring a version's buckets to the GPU, and return where they are. Raises RecipeError if there is no room."""
         manifest = WeightsManifest.model_validate_json((directory / MANIFEST).read_bytes())
         if self._memory is None or self._memory.nbytes < manifest.places[-1]:
             try:
@@ -66,7 +66,7 @@ class CudaIpc(Transfer):
 
 
 def fill(memory: Tensor, directory: Path, manifest: WeightsManifest) -> None:
-    """Copy a version's buckets to where the manifest places them in a memory, (N,) uint8."""
+    """Copy a version's buckets to their places in the manifest, in an (N,) uint8 memory."""
     for begin, bucket in zip(manifest.places, manifest.buckets, strict=False):
         file = directory / bucket.file
         whole = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
@@ -74,7 +74,7 @@ def fill(memory: Tensor, directory: Path, manifest: WeightsManifest) -> None:
 
 
 def described(device: str, shared: tuple[Any, ...]) -> WeightsOnGpu:
-    """Return what `UntypedStorage._share_cuda_` gave as it stands on the wire, without the number of the device."""
+    """Return the result of `UntypedStorage._share_cuda_` in its wire form, without the number of the device."""
     _, handle, size_bytes, offset_bytes, counter, counter_offset, event, event_sync_required = shared
     return WeightsOnGpu(
         device=device,
@@ -89,8 +89,8 @@ def described(device: str, shared: tuple[Any, ...]) -> WeightsOnGpu:
 
 
 class _Held(Offer):
-    """The version is in the memory while the replicas are asked; the next one, which is written over it, comes when
-    all calls have ended.
+    """Keep the version in the memory while the replicas are asked; the next version overwrites it only after all
+    calls have ended.
     """
 
     def __init__(self, transfer: CudaIpc, body: StageVersion, urls: Collection[str]) -> None:
@@ -99,7 +99,7 @@ class _Held(Offer):
         self._directory = Path(body.weights_path)
 
     async def __aenter__(self) -> Self:
-        """Bring it there."""
+        """Bring the version into the memory."""
         on_gpu = await asyncio.to_thread(self._transfer.hold, self._directory)
         self.bodies = {url: body.model_copy(update={"on_gpu": on_gpu}) for url, body in self.bodies.items()}
         return self

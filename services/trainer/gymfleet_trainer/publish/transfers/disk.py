@@ -6,7 +6,7 @@ from gymfleet_trainer.publish.transfers.base import Transfer
 
 
 class Disk(Transfer):
-    """Nothing but the directory."""
+    """Only the directory."""
 
     def __init__(self, weights: Path) -> None:
         self.root = weights

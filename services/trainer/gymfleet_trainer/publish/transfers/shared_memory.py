@@ -13,12 +13,12 @@ from gymfleet_trainer.publish.transfers.base import Transfer
 log = structlog.get_logger()
 
 _VERSIONS: Final = 3
-"""The live one, the one before it, and the one that is being written."""
+"""The live version, the previous one, and the one that is being written."""
 _OTHERWISE: Final = 'publish.transfer = "disk" needs none'
 
 
 class SharedMemory(Transfer):
-    """A folder named by the run. A run that goes on takes its folder again: engines may have the version in it.
+    """A folder named after the run. A resumed run takes its folder again: engines may have the version in it.
 
     Raises:
         RecipeError: there is no shared memory, or not enough.
@@ -42,6 +42,6 @@ class SharedMemory(Transfer):
             )
 
     def close(self) -> None:
-        """Let the folder go. Who last has a version in it sweeps it: this process, or a rollout service."""
+        """Release the folder. The last process with a version in it sweeps it: this one, or a rollout service."""
         self._folder.let_go()
         sweep(self._place)
