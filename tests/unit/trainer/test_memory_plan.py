@@ -127,11 +127,29 @@ def test_workers_take_the_first_gpus_and_engines_the_others() -> None:
     assert not any("share" in note for note in plan.notes)
 
 
-def test_without_a_gpu_left_they_share() -> None:
+def test_engines_that_have_no_gpu_left_are_refused_as_by_the_run() -> None:
     plan = planned("2xh100", trainer={"workers": 2})
 
     assert [len(device.processes) for device in plan.devices] == [2, 1]
-    assert "2 workers and 1 engines share 2 GPUs" in plan.notes
+    (fault,) = plan.faults
+    assert fault == (
+        "1 engine (scale.rollouts) take a GPU each, and the trainer leaves 0 of 2: give [placement] colocated = true "
+        "to share, or more to --gpus"
+    )
+    assert not planned("2xh100").faults
+    assert not planned("1xh100", placement={"colocated": True}).faults
+    assert not planned("1xh100", placement={"trainer": [0], "engines": [0], "colocated": True}).faults
+    assert planned("2xh100", scale={"rollouts": 2}).faults[0].startswith("2 engines (scale.rollouts)")
+    assert not planned("1xh100", trainer_device="cpu").faults
+
+
+def test_servers_may_share_the_trainers_gpus() -> None:
+    plan = planned(
+        "1xh100", inference={"backend": "server", "urls": ["http://a:1"], "max_model_len": 512, "kv_cache_gib": 0.5}
+    )
+
+    assert plan.faults == ()
+    assert "1 workers and 1 servers share 1 GPUs" in plan.notes
 
 
 def test_on_a_gpu_that_is_shared_by_turns_the_turn_counts_that_needs_most() -> None:
@@ -230,11 +248,11 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     assert small.faults[0] == "trainer.workers = 2: each takes a GPU, and there are 1: lower it"
     assert small.faults[1].startswith("GPU 0 (1.5 GiB) has 1.4 GiB, and ")
     assert "most are KV cache of engine 0, 0.5 GiB; what helps: more GPUs, so that" in small.faults[1]
-    assert "optimiser of trainer, worker 0" in weights.faults[0]
-    assert weights.faults[0].endswith('or more trainer.workers, which share it, or optimizer.kind = "adamw_8bit"')
+    assert "optimiser of trainer, worker 0" in weights.faults[1]
+    assert weights.faults[1].endswith('or more trainer.workers, which share it, or optimizer.kind = "adamw_8bit"')
     assert (
         "holds 209,715 tokens, and one sequence may have 400,000: give inference.kv_cache_gib at least 0.19"
-        in (cache.faults[0])
+        in (cache.faults[-1])
     )
 
 

@@ -79,7 +79,8 @@ class MonteCarlo(Clipped[MonteCarloOptions]):
     def prepare(self, rows: list[TrainSequence], models: Models) -> list[TrainSequence]:
         """Put each turn's gain or loss on its tokens.
 
-        Raises ValueError for an episode that is alone in its group and whose first state has no value.
+        Raises ValueError for an episode that is alone in its group and whose first state has no value, and for trained
+        tokens that belong to no turn.
         """
         require_turns(rows, "monte_carlo")
         episodes = {rows[own[0]].trajectory_id: own for own in by_episode(rows)}

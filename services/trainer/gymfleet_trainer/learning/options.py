@@ -215,7 +215,8 @@ class ReinforceOptions(UpdateOptions):
     exploration: ExplorationOptions = ExplorationOptions()
     max_diverged_steps: PositiveInt = 3
     """End the run (exit code 10) after this many steps in a row without a single update whose gradient is finite, or
-    with a critic whose values are ten times as large as any return. Each such step is one warning."""
+    with a critic whose values are more than ten times as large as the largest return (or 1, if that is larger). Each
+    such step is logged as a warning."""
     max_wall_s: PositiveFloat | None = None
     """Stop after the step in which this much time was spent, even before `steps`."""
     max_env_steps: PositiveInt | None = None

@@ -215,6 +215,7 @@ def _faults(plan: Counter, placed: Sequence[Device]) -> Iterator[str]:
             f"placement names GPU {', '.join(map(str, missing))}, and there are 0 to {plan.devices.count - 1}: give "
             "others, or more to --gpus"
         )
+    yield from _without_a_gpu(plan)
     for device in placed:
         if device.size_bytes is None:
             continue
@@ -236,6 +237,20 @@ def _faults(plan: Counter, placed: Sequence[Device]) -> Iterator[str]:
         yield (
             f"the KV cache of {plan.recipe.inference.kv_cache_gib:g} GiB holds {tokens:,} tokens, and one sequence may "
             f"have {longest:,}: give inference.kv_cache_gib at least {needed:.2f}, or a shorter max_model_len"
+        )
+
+
+def _without_a_gpu(plan: Counter) -> Iterator[str]:
+    """Yield what `gymfleet train` refuses: engines that it starts and that no GPU is left for."""
+    recipe, count = plan.recipe, plan.devices.count
+    started_here = plan.devices.are_gpus and recipe.inference.backend != "server"
+    if not started_here or recipe.placement.engines or _share_by_turns(plan):
+        return
+    engines, left = recipe.scale.rollouts, count - (recipe.trainer.workers if plan.on_gpu else 0)
+    if engines > left >= 0:
+        yield (
+            f"{engines} engine{'' if engines == 1 else 's'} (scale.rollouts) take a GPU each, and the trainer leaves "
+            f"{left} of {count}: give [placement] colocated = true to share, or more to --gpus"
         )
 
 
@@ -262,7 +277,8 @@ def _notes(
         if device.sleepers:
             asleep, awake = (size / GIB for size in device.turns)
             yield f"{device.name}: {asleep:.2f} GiB while engines sleep, {awake:.2f} GiB while they are awake"
-    if plan.on_gpu and not _share_by_turns(plan) and num_workers + num_engines > plan.devices.count:
-        yield f"{num_workers} workers and {num_engines} engines share {plan.devices.count} GPUs"
+    on_servers = inference.backend == "server"
+    if plan.on_gpu and on_servers and num_workers + num_engines > plan.devices.count:
+        yield f"{num_workers} workers and {num_engines} servers share {plan.devices.count} GPUs"
     if plan.devices.are_gpus and not plan.on_gpu:
         yield 'the trainer takes no GPU: trainer_device = "cpu"'

@@ -30,9 +30,9 @@ class TrajectoryConsumer:
     """Consume `trajectories.scored:RUN` for the trainer.
 
     Deliveries stay pending until `acknowledge`; their leases are extended in the
-    background, even while torch works in another thread. After a restart `recover`
-    takes them back at once: the run directory's lock proves that the process
-    that held them is gone.
+    background, even while torch works in another thread. After a restart they are
+    taken back as soon as the context is entered: the run directory's lock proves
+    that the process that held them is gone.
     """
 
     def __init__(self, redis: RedisClient, run_id: str, *, lease_s: float) -> None:
