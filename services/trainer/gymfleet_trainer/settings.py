@@ -46,7 +46,8 @@ class TrainerSettings(HttpSettings):
     lease_s: PositiveFloat = 15.0
     """A delivery that this process neither finishes nor extends for this long goes to another process."""
     stall_timeout_s: PositiveFloat = 120.0
-    """After this long without progress, the run stops and reports who is missing."""
+    """After this long without progress, what is missing is requested once more; after as long again, the run stops and
+    reports who is missing."""
     services_timeout_s: PositiveFloat = 120.0
     """Time for the other services to become ready at the start."""
     publish_timeout_s: PositiveFloat = 120.0

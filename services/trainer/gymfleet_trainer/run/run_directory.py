@@ -27,7 +27,7 @@ SUMMARY: Final = "summary.json"
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Return a hash of a recipe's meaning: its layout and the tables `trainer`, `scale` and `placement` do not count."""
+    """Return a hash of a recipe's meaning; its layout and the tables `trainer`, `scale`, `placement` do not count."""
     text = json.dumps(recipe.model_dump(mode="json", exclude={"trainer", "scale", "placement"}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
