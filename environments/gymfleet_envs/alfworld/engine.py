@@ -1,4 +1,4 @@
-"""One game in play: textworld's PDDL games on fast-downward, with all that is constant computed once."""
+"""One running game: textworld's PDDL games on fast-downward, with everything constant computed once."""
 
 import json
 import re
@@ -29,7 +29,7 @@ Facts = dict[str, set[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledGame:
-    """What all episodes of one game share. `commands` fills as operators are met."""
+    """The data that all episodes of one game share. `commands` fills as operators occur."""
 
     ground: GroundGame
     grammar: Grammar
@@ -40,7 +40,7 @@ class CompiledGame:
 
 
 class Engine:
-    """An episode. Not thread-safe; `close` gives the planner's copy back."""
+    """An episode. Not thread-safe; `close` returns the planner's copy to the pool."""
 
     def __init__(self, game: Game) -> None:
         self._game = compiled = compile_game(game)
@@ -62,11 +62,11 @@ class Engine:
 
     @property
     def commands(self) -> list[str]:
-        """What can be done now, sorted."""
+        """The commands possible now, sorted."""
         return sorted(self._commands)
 
     def step(self, command: str) -> str:
-        """Do what can be done now; anything else changes nothing."""
+        """Execute a command that is possible now; any other command changes nothing."""
         operator = self._commands.get(command)
         if operator is None:
             return NOTHING_HAPPENS
@@ -82,15 +82,15 @@ class Engine:
         return repr(sorted((predicate, sorted(told)) for predicate, told in self.facts.items() if told))
 
     def holds(self, command: str) -> bool:
-        """Whether the command can be done now."""
+        """Whether the command is possible now."""
         return command in self._commands
 
     def name(self, entity: str) -> str:
-        """What the player calls it, such as `mug 1`."""
+        """The player's name for an entity, such as `mug 1`."""
         return self._game.names.get(entity, entity)
 
     def matching(self, predicate: str, slots: tuple[Slot, ...], bindings: Bindings) -> list[tuple[str, ...]]:
-        """Arguments of the facts that agree with the bindings, in order of their names."""
+        """Return the arguments of the facts that agree with the bindings, in order of their names."""
         bound = [(place, bindings[slot]) for place, slot in enumerate(slots) if slot in bindings]
         open_slots = [(place, kind) for place, (name, kind) in enumerate(slots) if (name, kind) not in bindings]
         ground = self._game.ground
@@ -103,7 +103,7 @@ class Engine:
         )
 
     def _look_around(self) -> None:
-        """Note what can be done now, and whether the goal is reached."""
+        """Update the possible commands, and whether the goal is reached."""
         self.won = self._planner.at_goal()
         commands: dict[str, Operator] = {}
         cached = self._game.commands
@@ -125,7 +125,7 @@ class Engine:
         return action, dict(zip(self._game.ground.parameters[action], arguments, strict=False))
 
     def _set(self, atom: bytes, *, only_true: bool = False) -> None:
-        """Take over what the planner says; a false atom is also known as `not_...`."""
+        """Update the facts with an atom from the planner; a false atom is recorded as `not_...`."""
         true, (predicate, arguments) = parse_atom(atom)
         if only_true and not true:
             return
@@ -139,7 +139,7 @@ class Engine:
 
 @lru_cache(maxsize=_CACHED_GAMES)
 def compile_game(game: Game) -> CompiledGame:
-    """Ground and parse, kept for the other episodes of a group. Raises `TaskDataError`."""
+    """Ground and parse a game; the result is cached for other episodes of a group. Raises `TaskDataError`."""
     grammar_text, task = _without_task(game.grammar)
     grammar = _grammar(grammar_text)
     grounded = ground(game.domain, game.problem)
@@ -157,7 +157,7 @@ def _grammar(text: str) -> Grammar:
 
 
 def _without_task(grammar: str) -> tuple[str, str | None]:
-    """Games differ by the sentence of their task alone: without it, they share one parse."""
+    """Split off the task's sentence: games differ only in it, so without it they share one parse."""
     match = _TASK_RULE.search(grammar)
     if match is None:
         return grammar, None
@@ -171,7 +171,7 @@ def _without_task(grammar: str) -> tuple[str, str | None]:
 
 
 def demangled(facts: Iterable[Fact]) -> dict[str, str]:
-    """Names for ids such as `mug_bar__minus_00_dot_73`: kind and number, as alfworld counts them."""
+    """Return names for ids such as `mug_bar__minus_00_dot_73`: kind and number, counted as in alfworld."""
     ids = sorted({entity for _, arguments in facts for entity in arguments})
     kinds = {entity: _kind(entity) for entity in ids}
     left = Counter(kind for kind in kinds.values() if kind is not None)

@@ -22,11 +22,11 @@ _MAX_TURNS: Final = 50
 
 
 class AlfworldOptions(Options):
-    """`wording` is that of generated games; game files bring their own."""
+    """`wording` applies to generated games; game files have their own."""
 
     wording: Wording = "classic"
     show_actions: bool = False
-    """Whether observations end with the actions that can be taken, as AgentGym's client shows them."""
+    """Whether observations end with the possible actions, as in AgentGym's client."""
 
 
 class Alfworld(Environment[HouseTask]):
@@ -63,16 +63,16 @@ class Alfworld(Environment[HouseTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[HouseTask]:
-        """Generated households; or a directory of `game.tw-pddl` files, or of lists of their names."""
+        """Generated households, or a directory of `game.tw-pddl` files or of lists of their names."""
         return generated_tasks() if data is None else benchmark_tasks(data)
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Copy the game files that can be played, each checked, or the lists and floor plans."""
+        """Check and copy the game files that can be played, or copy the lists and floor plans."""
         import_games(source, target)
 
     def reset(self, task: HouseTask, seed: int) -> str:
-        """Start in the middle of the room. The task says it all; the seed changes nothing."""
+        """Start in the middle of the room. The task determines everything; the seed changes nothing."""
         del seed
         game = task.game(self._settings().wording)
         self.turn_limit = game.turn_limit
@@ -85,7 +85,7 @@ class Alfworld(Environment[HouseTask]):
         return self._shown(self._engine.intro)
 
     def step(self, action: str) -> Outcome:
-        """Do it, if it can be done now."""
+        """Execute the action, if it is possible now."""
         engine, memory = self._engine, self._memory
         command = _understood(action, engine)
         memory.num_turns += 1
@@ -106,7 +106,7 @@ class Alfworld(Environment[HouseTask]):
         )
 
     def expert(self) -> ExpertMove | None:
-        """The searching expert's next command; a game of another kind has its walkthrough."""
+        """The searching expert's next command; for a game of another kind, its walkthrough's."""
         if self._engine.won:
             return None
         if self._goal is not None:
@@ -116,7 +116,7 @@ class Alfworld(Environment[HouseTask]):
         return None
 
     def state_key(self) -> str:
-        """The facts of the household: where everything is, what is open, what one holds."""
+        """The facts of the household: the place of everything, what is open, what the player holds."""
         return self._engine.state_key()
 
     def admissible_actions(self) -> list[str]:
@@ -124,7 +124,7 @@ class Alfworld(Environment[HouseTask]):
         return self._engine.commands
 
     def close(self) -> None:
-        """Give the planner's copy back. An episode that never began has none."""
+        """Return the planner's copy to the pool. An episode that never began has none."""
         if (engine := getattr(self, "_engine", None)) is not None:
             engine.close()
 
@@ -142,7 +142,7 @@ class Alfworld(Environment[HouseTask]):
 
 
 def _understood(action: str, engine: Engine) -> str | None:
-    """The command that is meant, in the game's own wording; None if there is none such now."""
+    """Return the intended command in the game's own wording; None if it is not possible now."""
     command = " ".join(action.split()).rstrip(".")
     for text in (command, command.lower()):
         if engine.holds(text):

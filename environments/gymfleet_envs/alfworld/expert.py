@@ -1,7 +1,7 @@
 """The expert: looks for things where they are likely to be, then does what the task asks.
 
-It goes by what it has seen, as a player must, so that its episodes can be learnt from.
-Only when turns run short does it go straight to where the thing is.
+It uses only what it has seen, as a player must, so that a policy can learn from its
+episodes. Only when turns run short does it go straight to the thing.
 """
 
 from dataclasses import dataclass, field
@@ -28,13 +28,13 @@ class _Stuck(Exception):
 
 @dataclass(slots=True)
 class Memory:
-    """What the player has looked into so far, and how often it has acted."""
+    """The receptacles that the player has looked into so far, and the number of its actions."""
 
     seen: set[str] = field(default_factory=set)
     num_turns: int = 0
 
     def look(self, engine: Engine) -> None:
-        """Take in what is open at the player's place."""
+        """Mark the receptacles that are open at the player's place as seen."""
         facts = engine.facts
         (place,) = (location for _, location in facts["atlocation"])
         for receptacle, location in facts.get("receptacleatlocation", ()):
@@ -44,7 +44,7 @@ class Memory:
 
 
 def next_move(engine: Engine, memory: Memory, goal: Goal, turn_limit: int) -> ExpertMove | None:
-    """The next command of a plan from here; None when there is none."""
+    """The next command of a plan from here; None if there is no plan."""
     try:
         return _Planner(engine, memory, goal, turn_limit).move()
     except _Stuck:
@@ -59,7 +59,7 @@ class _Planner:
     def __init__(self, engine: Engine, memory: Memory, goal: Goal, turn_limit: int) -> None:
         self._engine = engine
         self._seen = memory.seen
-        # Too late to search: the way from the thing to the goal takes so many turns.
+        # Too late to search: the way from the thing to the goal takes this many turns.
         self._in_haste = turn_limit - memory.num_turns <= min(_RESERVE, turn_limit // 3)
         self._goal = goal
         facts = engine.facts
@@ -124,7 +124,7 @@ class _Planner:
         return self._open(place) or self._do(f"take {name} from {self._name(place)}", f"Here is the {name}. I take it.")
 
     def _find(self, kind: str, excepted: set[str]) -> str | ExpertMove:
-        """A thing of the kind whose place is known, or the next step of the search for one."""
+        """Return a thing of the kind whose place is known, or the next step of the search for one."""
         candidates = [
             thing
             for thing in sorted(self._places, key=self._name)
@@ -136,7 +136,8 @@ class _Planner:
             if self._in_haste or self._places[thing] in self._seen:
                 return thing
         unseen = [place for place in self._locations if place not in self._seen]
-        # Where such a thing belongs comes first, and of these what needs no opening. Where it is to go, it is not.
+        # Places where such a thing belongs come first, and of these the ones that need no opening. The goal's
+        # receptacle comes last: the thing is not there.
         place = min(unseen, key=lambda place: self._likelihood(kind, place))
         if self._at(place):
             opening = self._open(place)
@@ -154,7 +155,7 @@ class _Planner:
         )
 
     def _target(self) -> str:
-        """The receptacle of the wanted kind that has most of the wanted things, and of these the first."""
+        """Return the receptacle of the wanted kind with the most wanted things; among equals, the first."""
         wanted = self._goal.thing.lower()
         counts = {place: 0 for place in self._locations if self._kind(place) == self._goal.receptacle.lower()}
         for thing, place in self._places.items():

@@ -1,4 +1,4 @@
-"""ALFWorld's own layout: `.../SPLIT/TASK/TRIAL/game.tw-pddl` with `traj_data.json` beside it."""
+"""ALFWorld's own layout: `.../SPLIT/TASK/TRIAL/game.tw-pddl` with `traj_data.json` next to it."""
 
 import json
 import shutil
@@ -32,13 +32,13 @@ _SPLITS_BY_NAME: Final[Mapping[str, Split]] = {split: split for split in _SPLITS
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """A game that is read when it is played."""
+    """A game that is read only when it is played."""
 
     path: Path
     goal: Goal
 
     def game(self, wording: Wording) -> Game:
-        """Read it; the file's own grammar words it. Raises `TaskDataError`."""
+        """Read the game; its wording is that of the file's own grammar. Raises `TaskDataError`."""
         del wording
         return parse_game(_read(self.path, MAX_GAME_BYTES), str(self.path), self.goal)
 
@@ -55,14 +55,14 @@ class _Found:
 
 
 def game_files(data: Path) -> list[Task[GameFile]]:
-    """All games in the directory, by the index that the import made, else by reading every file."""
+    """Return all games in the directory, from the index that the import made, else by reading every file."""
     index = data / _INDEX
     found = _indexed(data, index) if index.is_file() else _walk(data)
     return [item.task for item in found]
 
 
 def copy_games(source: Path, target: Path) -> None:
-    """Copy the games that belong to the benchmark, each checked, with an index."""
+    """Check and copy the games that belong to the benchmark, with an index."""
     entries = []
     for item in _walk(source):
         game = parse_game(_read(item.path, MAX_GAME_BYTES), str(item.path))
@@ -82,7 +82,7 @@ def copy_games(source: Path, target: Path) -> None:
 
 
 def _walk(data: Path) -> Iterator[_Found]:
-    """The games that ALFWorld plays: of the six types, and marked as solvable."""
+    """Yield the games that ALFWorld plays: those of the six types that are marked as solvable."""
     for path in sorted(data.rglob(_GAME)):
         split = next((_SPLITS[part] for part in reversed(path.parent.parts) if part in _SPLITS), None)
         if split is None:
@@ -97,7 +97,7 @@ def _walk(data: Path) -> Iterator[_Found]:
 
 
 def _goal(game: Path) -> Goal | None:
-    """What is to be done, by the trajectory's parameters, else by the folder's name; None if of no known type."""
+    """Return the goal from the trajectory's parameters, else from the folder's name; None if its type is unknown."""
     named = parse_goal(game.parent.parent.name)
     path = game.parent / _TRAJECTORY
     if not path.is_file():

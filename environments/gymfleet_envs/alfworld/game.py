@@ -1,4 +1,4 @@
-"""A game as a `game.tw-pddl` file holds it, checked before any engine sees it."""
+"""A game from a `game.tw-pddl` file, checked before any engine sees it."""
 
 import json
 import re
@@ -26,7 +26,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """What the engine plays. `goal` is what the expert goes by, where it is known."""
+    """The game that the engine plays. `goal` guides the expert, if it is known."""
 
     domain: str
     grammar: str
@@ -37,7 +37,7 @@ class Game:
 
 
 def parse_game(text: bytes, where: str, goal: Goal | None = None) -> Game:
-    """Read a game file. Raises `TaskDataError` that says what is wrong and `where`."""
+    """Read a game file. Raises `TaskDataError` with the fault and `where`."""
     if len(text) > MAX_GAME_BYTES:
         raise TaskDataError(f"{where} has {len(text)} bytes; {MAX_GAME_BYTES} is the limit")
     try:
@@ -71,9 +71,9 @@ def parse_game(text: bytes, where: str, goal: Goal | None = None) -> Game:
 
 
 def parse_goal(task: str) -> tuple[Goal, str] | None:
-    """Goal and scene of a task's name, such as `pick_and_place_simple-Mug-None-Desk-308`; None if it is no such name.
+    """Parse a task's name, such as `pick_and_place_simple-Mug-None-Desk-308`, into goal and scene; None if it is none.
 
-    Tasks with a movable receptacle or a sliced thing are none of the six types.
+    Tasks with a movable receptacle or a sliced thing belong to none of the six types.
     """
     parts = task.split("-")
     if len(parts) != 5 or parts[0] not in TASK_TYPES or parts[2] != "None" or "Sliced" in parts[1]:

@@ -1,4 +1,4 @@
-"""Generated households: a room's furniture, things that lie about, one of the six tasks."""
+"""Generated households: a room's furniture, the things in it, and one of the six tasks."""
 
 import random
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def furnish(
     sentence: str | None = None,
     turn_limit: int | None = None,
 ) -> Household:
-    """Put the goal's things, and others, where they may be, none where the goal wants it."""
+    """Put the goal's things, and others, into places that may hold them, but none where the goal wants it."""
     places = [*furniture, *(kind for kind in _needed(goal) if kind not in furniture)]
     if set(places) == {goal.receptacle}:  # then the thing could be nowhere else
         places.append("CounterTop" if goal.receptacle != "CounterTop" else "DiningTable")
@@ -125,7 +125,7 @@ def _generate(rng: random.Random, level: str) -> Household:
     kinds = sorted({kind for name in names for kind in ROOMS[name].things})
     furniture = _furniture(rng, names, num_receptacles)
     goal = _draw_goal(rng, task_type, ROOMS[room].things, furniture)
-    # What the task needs takes the place of other furniture.
+    # The furniture that the task needs replaces other furniture.
     spare = [kind for kind in _needed(goal) if kind not in furniture]
     kept = [kind for kind in furniture if kind in _needed(goal)]
     rest = [kind for kind in furniture if kind not in _needed(goal)]
@@ -134,7 +134,7 @@ def _generate(rng: random.Random, level: str) -> Household:
 
 
 def _furniture(rng: random.Random, rooms: Sequence[str], num_receptacles: int) -> list[str]:
-    """First one of each kind that the rooms always have, then more at random."""
+    """Return first one of each kind that the rooms always have, then more at random."""
     sure: list[str] = []
     more: list[str] = []
     for room in rooms:

@@ -1,4 +1,4 @@
-"""A household before it is a game: receptacles, things, and what is to be done; and its PDDL problem."""
+"""A household before it becomes a game: receptacles, things and the goal; and its PDDL problem."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from gymfleet_envs.alfworld.wording import DOMAIN, Wording, grammar_text
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """`place` is the index of the receptacle that it is in or on."""
+    """A thing; `place` is the index of the receptacle that holds it."""
 
     kind: str
     place: int
@@ -38,7 +38,7 @@ class Household:
     turn_limit: int | None = None
 
     def game(self, wording: Wording) -> Game:
-        """The game in the form that a game file has."""
+        """Return the game in the form of a game file."""
         return Game(
             domain=DOMAIN,
             grammar=grammar_text(wording, self.sentence),
@@ -70,7 +70,7 @@ _GOALS: Final = {
 
 
 def problem_text(household: Household) -> str:
-    """The PDDL problem: every receptacle at a location of its own, the agent at one that has none."""
+    """Return the PDDL problem: each receptacle has its own location, and the agent one without a receptacle."""
     places = [_place_id(kind, number) for kind, number in _numbered(household.receptacles)]
     things = [f"{kind}_bar_{number:02}" for kind, number in _numbered([thing.kind for thing in household.things])]
     locations = [f"loc_bar_{index:02}" for index in range(len(places) + 1)]

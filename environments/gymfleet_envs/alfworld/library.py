@@ -1,9 +1,9 @@
 """The planner's C library, one private copy for each episode: its state is global.
 
-A copy is loaded from a file of its own, since the loader recognises a file, and a name, that it has
-loaded. The file is in memory, because nothing can be run from many a container's disk; its name is a link to it.
-Only what the loader maps is copied (1 MB of 34 MB: the rest is debug information), both are gone at once, and
-copies are used again after an episode's end.
+Each copy is loaded from a separate file, since the loader recognises a file, and a name, that it has already loaded.
+The file is in memory, because many containers do not allow execution from their disk; its name is a link to it. Only
+the part that the loader maps is copied (1 MB of 34 MB: the rest is debug information). File and link are removed at
+once, and copies are reused after an episode's end.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ Operator = tuple[int, bytes, int]
 
 
 class Planner:
-    """One copy of the library, which holds one game's state."""
+    """One copy of the library, with the state of one game."""
 
     def __init__(self) -> None:
         with (
@@ -66,7 +66,7 @@ class Planner:
         self._atoms = (_Atom * 16)()
 
     def load(self, sas: bytes) -> None:
-        """Begin a game at its first state."""
+        """Start a game in its first state."""
         self._lib.load_sas(sas)
 
     def unload(self) -> None:
@@ -74,13 +74,13 @@ class Planner:
         self._lib.cleanup()
 
     def atoms(self) -> list[bytes]:
-        """What holds now, and the negation of what does not, as `Atom name(a, b)` and `NegatedAtom name(a, b)`."""
+        """Return each atom, as `Atom name(a, b)` if it holds now, or else as `NegatedAtom name(a, b)`."""
         atoms = (_Atom * self._lib.get_state_size())()
         self._lib.get_state(atoms)
         return [atom.name for atom in atoms]
 
     def operators(self) -> list[Operator]:
-        """What can be done now."""
+        """Return the operators that can be applied now."""
         count = self._lib.get_applicable_operators_count()
         if count > len(self._operators):
             self._operators = (_Operator * (2 * count))()
@@ -88,7 +88,7 @@ class Planner:
         return [(item.id, item.name, item.num_effects) for item in self._operators[:count]]
 
     def apply(self, operator: Operator) -> list[bytes]:
-        """Do it; the atoms that it sets."""
+        """Apply an operator; return the atoms that it sets."""
         number, _, num_effects = operator
         if num_effects > len(self._atoms):
             self._atoms = (_Atom * num_effects)()
@@ -108,14 +108,14 @@ class PlannerPool:
         self._lock = threading.Lock()
 
     def take(self) -> Planner:
-        """A copy without a game."""
+        """Return a copy without a game."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return Planner()
 
     def give_back(self, planner: Planner) -> None:
-        """Unload its game and keep the copy for the next episode."""
+        """Unload a copy's game and keep the copy for the next episode."""
         planner.unload()
         with self._lock:
             self._idle.append(planner)
@@ -123,7 +123,7 @@ class PlannerPool:
 
 @lru_cache(maxsize=1)
 def _loadable_part() -> bytes:
-    """The file up to the end of its last loaded segment, without a section table."""
+    """Return the file up to the end of its last loaded segment, without a section table."""
     whole = Path(os.fspath(fast_downward.interface.DOWNWARD_LIB_PATH)).read_bytes()
     if not whole.startswith(_ELF64_LITTLE):
         return whole

@@ -1,9 +1,9 @@
 """Games for the names that benchmarks list: the same task type, thing, receptacle and scene, in a generated household.
 
 AgentGym's `mappings_train.json` and `mappings_test.json` number trials; AgentBench's lists
-hold the paths of game files. The games themselves are ALFWorld's, and where they are not at
-hand these stand in for them. With the floor plans' files in `gen/layouts`, each scene has its
-own furniture and kinds of things.
+hold the paths of game files. The games themselves are ALFWorld's; the games made here replace
+them where they are not available. With the floor plans' files in `gen/layouts`, each scene has
+its own furniture and kinds of things.
 """
 
 import json
@@ -38,7 +38,7 @@ _NUM_THINGS: Final = (12, 26)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A scene's furniture, and the kinds of things that are found there."""
+    """A scene's furniture, and the kinds of things in it."""
 
     furniture: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -54,7 +54,7 @@ class NamedHousehold:
     plan: _Plan | None
 
     def game(self, wording: Wording) -> Game:
-        """The same game for the same name, on any machine."""
+        """Return the game, which is the same for the same name on any machine."""
         rng = random.Random(f"{self.trial}/{self.goal}/{self.scene}")
         room = ROOMS[_room(self.scene)]
         furniture: list[str] = []
@@ -68,7 +68,7 @@ class NamedHousehold:
 
 
 def named_households(data: Path) -> list[Task[NamedHousehold]]:
-    """All names in the directory's lists, AgentGym's in the order of its numbers. Raises `TaskDataError`."""
+    """Return all names in the directory's lists, AgentGym's in the order of its numbers. Raises `TaskDataError`."""
     tasks: dict[str, Task[NamedHousehold]] = {}
     plans: dict[str, _Plan | None] = {}
     for trial, name, split, level, where in _listed(data):
@@ -99,7 +99,7 @@ def copy_lists(source: Path, target: Path) -> None:
 
 
 def _listed(data: Path) -> Iterator[tuple[str, str, Split, str, str]]:
-    """Trial, task name, split, level, and where it stands."""
+    """Yield trial, task name, split, level, and place in the lists."""
     for file, split in _MAPPINGS.items():
         for number, trial, name in _mapping(data / file):
             yield trial, name, split, "agentgym", f"{data / file}, item_id {number}: {name!r}"
@@ -117,12 +117,12 @@ def _listed(data: Path) -> Iterator[tuple[str, str, Split, str, str]]:
 
 
 def agentgym_numbers(data: Path) -> dict[str, str]:
-    """The trial's name by AgentGym's number, where the mappings are at hand."""
+    """Return the trials' names by AgentGym's number, if the mappings are there."""
     return {str(number): trial for file in _MAPPINGS for number, trial, _ in _mapping(data / file)}
 
 
 def _mapping(path: Path) -> list[tuple[int, str, str]]:
-    """Number, trial and task name, in the order of the numbers; nothing without the file."""
+    """Return number, trial and task name, in the order of the numbers; nothing without the file."""
     if not path.is_file():
         return []
     entries = _read(path)
@@ -133,7 +133,7 @@ def _mapping(path: Path) -> list[tuple[int, str, str]]:
 
 
 def _plan(layouts: Path, scene: str) -> _Plan | None:
-    """What the floor plan's files say; None without them."""
+    """Read the plan from the floor plan's files; None without them."""
     objects_path, places_path = layouts / f"FloorPlan{scene}-objects.json", layouts / f"FloorPlan{scene}-openable.json"
     if not (objects_path.is_file() and places_path.is_file()):
         return None

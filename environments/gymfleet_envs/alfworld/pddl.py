@@ -34,10 +34,10 @@ Fact = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundGame:
-    """What the engine needs of the PDDL. Names are lower-cased, as the translator does.
+    """The parts of the PDDL that the engine needs. Names are in lower case, as in the translator.
 
-    `types` is by object; `supertypes` gives for each type itself and all above it;
-    `parameters` lists name and type of each action's; `static` names the predicates that no action changes.
+    `types` has the type of each object; `supertypes` has, for each type, itself and all types above it; `parameters`
+    has the name and type of each parameter of each action; `static` has the predicates that no action changes.
     """
 
     sas: bytes
@@ -49,7 +49,7 @@ class GroundGame:
 
 
 def check_pddl(domain: str, problem: str) -> None:
-    """Refuse what is no domain and problem. Raises `TaskDataError`. Milliseconds: nothing is grounded."""
+    """Check a domain and a problem, in milliseconds, because nothing is grounded. Raises `TaskDataError`."""
     with _translator():
         _parse(domain, problem)
 
@@ -78,7 +78,7 @@ def ground(domain: str, problem: str) -> GroundGame:
 
 
 def parse_atom(atom: bytes) -> tuple[bool, Fact]:
-    """Whether the atom is true, and what it says."""
+    """Return whether the atom is true, and its fact."""
     match = _ATOM.fullmatch(atom)
     if match is None:
         raise ValueError(f"the planner named an unreadable atom: {atom[:200]!r}")
@@ -87,7 +87,7 @@ def parse_atom(atom: bytes) -> tuple[bool, Fact]:
 
 
 def _parse(domain: str, problem: str) -> Any:
-    """The translator's task. Bounds come first: the planner writes names into buffers of fixed size."""
+    """Return the translator's task, with bounds checked: the planner writes names into buffers of fixed size."""
     for what, text in (("domain", domain), ("problem", problem)):
         _check_text(what, text)
     task = parsing_functions.parse_task(*(lisp_parser.parse_nested_list(t.split("\n")) for t in (domain, problem)))
@@ -107,7 +107,7 @@ def _parse(domain: str, problem: str) -> Any:
 
 
 def _check_facts(task: Any) -> None:
-    """The translator takes any fact for true; one that cannot be is a sign of damage."""
+    """Refuse impossible facts: the translator accepts any fact, but an impossible one is a sign of damage."""
     objects = {item.name for item in task.objects}
     arities = {item.name: len(item.arguments) for item in task.predicates}
     for fact in task.init:
@@ -136,7 +136,7 @@ def _check_text(what: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _translator() -> Iterator[None]:
-    """Keep the translator's habits inside: it prints, sets `sys.argv`, asserts, and exits on a fault."""
+    """Contain the translator's side effects: it prints, sets `sys.argv`, asserts, and exits on a fault."""
     argv = sys.argv
     try:
         with contextlib.redirect_stdout(io.StringIO()):

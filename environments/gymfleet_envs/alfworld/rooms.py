@@ -1,4 +1,4 @@
-"""Rooms to generate: what furniture stands there and what lies about."""
+"""Rooms to generate: their furniture and the things in them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from gymfleet_envs.alfworld.vocabulary import (
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`furniture` gives the fewest and the most of each kind of receptacle."""
+    """`furniture` gives the lowest and the highest number of each kind of receptacle."""
 
     furniture: Mapping[str, tuple[int, int]]
     things: tuple[str, ...]

@@ -12,26 +12,26 @@ from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError, TaskSource
 
 
 class HouseTask(Protocol):
-    """A household to generate the game of, or a game file."""
+    """A household to generate a game from, or a game file."""
 
     def game(self, wording: Wording) -> Game:
-        """The game. Raises `TaskDataError`."""
+        """Return the game. Raises `TaskDataError`."""
 
 
 class NumberedTasks(ListedTasks[HouseTask]):
-    """Tasks by their trial's name; AgentGym's numbers stand for the names that its mappings give them."""
+    """Tasks by their trial's name; AgentGym's mappings translate its numbers to these names."""
 
     def __init__(self, name: str, tasks: Sequence[Task[HouseTask]], numbers: Mapping[str, str]) -> None:
         super().__init__("alfworld", name, tasks)
         self._numbers = numbers
 
     def by_id(self, task_id: str) -> Task[HouseTask]:
-        """By the trial's name, or AgentGym's number for it."""
+        """Return a task by its trial's name, or by AgentGym's number for it."""
         return super().by_id(self._numbers.get(task_id, task_id))
 
 
 def benchmark_tasks(data: Path) -> TaskSource[HouseTask]:
-    """Game files if there are any in the directory, else games for the names in its lists."""
+    """Return the game files if there are any in the directory, else games for the names in its lists."""
     _check_directory(data)
     numbers = agentgym_numbers(data)
     files = game_files(data)

@@ -1,8 +1,8 @@
-"""Text generation with textworld's context-sensitive grammars, parsed once and derived without its copies.
+"""Text generation with textworld's context-sensitive grammars, parsed once and derived without copying the context.
 
 textworld's own deriver parses every template again at each use, copies the context deeply
-for each symbol and evaluates expressions as Python. Here expressions are names,
-attributes and concatenations, and nothing else: a game file is no program.
+for each symbol and evaluates expressions as Python. Here, expressions consist only of
+names, attributes and concatenations: a game file is not a program.
 """
 
 import ast
@@ -28,13 +28,13 @@ Bindings = dict[Slot, str]
 
 
 class World(Protocol):
-    """What conditions are asked of, and names are taken from."""
+    """The world that answers conditions and supplies names."""
 
     def matching(self, predicate: str, slots: tuple[Slot, ...], bindings: Bindings) -> list[tuple[str, ...]]:
-        """Arguments of the facts that agree with the bindings, in order of their names."""
+        """Return the arguments of the facts that agree with the bindings, in order of their names."""
 
     def name(self, entity: str) -> str:
-        """What the player calls it."""
+        """The player's name for an entity."""
 
 
 Condition = tuple[str, tuple[Slot, ...]]
@@ -58,7 +58,7 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class _Each:
-    """`body` for each answer to `query`; a list puts separators between them."""
+    """Renders `body` for each answer to `query`; a list puts separators between them."""
 
     body: "_Node"
     query: Query
@@ -76,14 +76,14 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class ActionText:
-    """How an action is typed and what is said when it was done."""
+    """An action's command, and the feedback after the action."""
 
     template: tuple[_Node, ...]
     feedback: tuple[_Node, ...]
 
 
 class Grammar:
-    """A parsed grammar file. Raises `TaskDataError` for what it cannot parse, or derive."""
+    """A parsed grammar file. Raises `TaskDataError` if it cannot parse or derive a text."""
 
     def __init__(self, text: str) -> None:
         try:
@@ -100,17 +100,17 @@ class Grammar:
             raise TaskDataError(f"the grammar cannot be parsed: {type(error).__name__}: {str(error)[:300]}") from None
 
     def derive(self, nodes: tuple[_Node, ...], world: World, bindings: Bindings) -> str:
-        """The text that these nodes stand for."""
+        """Return the text that these nodes derive."""
         parts: list[str] = []
         self._derive(nodes, world, bindings, parts, 0)
         return "".join(parts)
 
     def derive_rule(self, rule: str, world: World) -> str:
-        """The text of a rule that needs no bindings."""
+        """Return the text of a rule that needs no bindings."""
         return self.derive((_Call(rule),), world, {})
 
     def depends_on(self, nodes: tuple[_Node, ...]) -> frozenset[str]:
-        """Predicates that the text of these nodes depends on; `*` where it calls rules."""
+        """Return the predicates that the text of these nodes depends on; `*` if it calls rules."""
         found: set[str] = set()
         for node in nodes:
             if isinstance(node, _Call):
@@ -150,7 +150,7 @@ class Grammar:
 
 
 def _answers(query: Query, world: World, bindings: Bindings) -> Iterator[Bindings]:
-    """All ways to satisfy the conditions; different placeholders stand for different things."""
+    """Yield all ways to satisfy the conditions; different placeholders stand for different things."""
     if not query:
         yield bindings
         return
@@ -222,7 +222,7 @@ def _node(symbol: Any, *, is_list: bool = False) -> _Node:
 
 
 def _expression(text: str) -> ast.expr:
-    """The expression, if it is one that `_value` knows."""
+    """Parse an expression, if `_value` supports it."""
     tree = ast.parse(text.strip(), mode="eval").body
     for node in ast.walk(tree):
         known = (
@@ -237,7 +237,7 @@ def _expression(text: str) -> ast.expr:
 
 
 def _query(text: str) -> Query:
-    """`atlocation(a:agent, l:location) & holds(a:agent, o:object)` as conditions."""
+    """Parse conditions such as `atlocation(a:agent, l:location) & holds(a:agent, o:object)`."""
     if not text.strip():
         return ()
     conditions: list[Condition] = []

@@ -1,4 +1,4 @@
-"""What there is in the households: the type names of AI2-THOR as ALFWorld uses them, and what goes with what."""
+"""The contents of the households: AI2-THOR's type names as ALFWorld uses them, and which of them go together."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -70,7 +70,7 @@ HOLDS: Final[Mapping[str, tuple[str, ...]]] = {
     "ToiletPaperHanger": ("ToiletPaper",),
     "TowelHolder": ("Towel",),
 }
-"""What may be put into or onto each kind of receptacle."""
+"""The kinds of things that may be put into or onto each kind of receptacle."""
 
 TASK_TYPES: Final = (
     "pick_and_place_simple",

@@ -1,8 +1,8 @@
 """The domain and the grammar of generated games, in ALFWorld's predicates, action names and wording.
 
-Game files bring their own. Two wordings are in use: `classic`, which the published
-trajectories and AgentGym have ("put mug 1 in/on desk 1"), and `current`, which
-alfworld has since 0.4 ("move mug 1 to desk 1").
+Game files have their own. There are two wordings: `classic`, which the published
+trajectories and AgentGym use ("put mug 1 in/on desk 1"), and `current`, which
+alfworld uses since 0.4 ("move mug 1 to desk 1").
 """
 
 import json
@@ -143,7 +143,7 @@ def _examine_object() -> Alternatives:
 def _rules(wording: Wording) -> dict[str, Alternatives]:
     classic = wording == "classic"
     put = "put (object) in/on (receptacle)" if classic else "move (object) to (receptacle)"
-    # The column of the row that names the put action is that of its classic form.
+    # In the row of the put action, the text starts at the column of the classic form.
     lines = [f"  {f'{name}:':<34}{text}\n".replace("{put}:" + " " * 28, f"{put}:  ") for name, text in _HELP]
     return {
         "look.feedback": [
@@ -201,7 +201,7 @@ def _rules(wording: Wording) -> dict[str, Alternatives]:
 
 @lru_cache(maxsize=2)
 def _grammar(wording: Wording) -> tuple[str, str]:
-    """What comes before and after the two rules that name the task."""
+    """Return the texts before and after the two rules that name the task."""
     templates = dict(_TEMPLATES)
     if wording == "current":
         templates["PutObject"] = "move {o} to {r}"
@@ -214,7 +214,7 @@ def _grammar(wording: Wording) -> tuple[str, str]:
 
 
 def grammar_text(wording: Wording, sentence: str) -> str:
-    """The grammar of a game whose task is stated by `sentence`."""
+    """Return the grammar of a game whose task `sentence` states."""
     before, after = _grammar(wording)
     intro = "-= Welcome to TextWorld, ALFRED! =-\n\n#look.feedback#\n\n#task#"
     task = {"intro": _always(intro), "task": _always(f"Your task is to: {sentence}.")}

@@ -1,4 +1,4 @@
-"""What an action asks for: AgentBench's own form, or the bare statement or answer."""
+"""Reads actions: AgentBench's own form, or a bare statement or answer."""
 
 import json
 import re
@@ -61,7 +61,7 @@ class Answer:
 
 
 def read_action(action: str) -> Operation | Answer | None:
-    """None when it is neither; of several blocks the first counts."""
+    """Read a statement or an answer; None if the action is neither. Of several blocks, the first counts."""
     text = action.strip()
     place = text.find("Action:")
     if place > 0:
@@ -81,7 +81,7 @@ def read_action(action: str) -> Operation | Answer | None:
 
 
 def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:
-    """The action of a call of one of `TOOLS`. Raises `BadArguments`."""
+    """Return the action for a call of one of `TOOLS`. Raises `BadArguments`."""
     if tool == "commit_final_answer":
         return f"Action: Answer\nFinal Answer: {json.dumps(arguments['answers'], ensure_ascii=False)}"
     query = str(arguments["query"])

@@ -12,7 +12,7 @@ _ITEM: Final = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*+)'|\"((?:[^\"\\]|\\.)*+)\"|(
 
 
 def read_answer(text: str) -> list[str]:
-    """The items of `["a", "b"]`, of `[('a',), (2,)]` as MySQL prints rows, or the text as the only item."""
+    """Return the items of `["a", "b"]`, or of `[('a',), (2,)]` as MySQL prints rows; else the text as the only item."""
     text = text.strip()
     if text.startswith("([") and text.endswith("])"):  # answer(["a"])
         text = text[1:-1]
@@ -28,7 +28,7 @@ def read_answer(text: str) -> list[str]:
 
 
 def same_answer(given: Sequence[str], gold: Sequence[str]) -> bool:
-    """Single numbers within 0.01, single texts to the letter, several as a set."""
+    """Compare answers: single numbers within 0.01, single texts to the letter, several as a set."""
     mine, right = [_clean(item) for item in given], [_clean(item) for item in gold]
     if not (mine and right):
         return mine == right
@@ -39,7 +39,7 @@ def same_answer(given: Sequence[str], gold: Sequence[str]) -> bool:
 
 
 def _matched(given: list[Any], gold: list[Any]) -> bool:
-    """Each number has a partner of its own; sorted, the nearest partners stand at the same places."""
+    """Whether each number has its own partner; in sorted lists, the nearest partners are at the same places."""
     return all(abs(one - other) <= _TOLERANCE for one, other in zip(sorted(given), sorted(gold), strict=True))
 
 
@@ -62,7 +62,7 @@ def _as_text(value: Any) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Items between commas; quotes keep commas together, rows of one value are that value."""
+    """Split items at commas outside quotes; a row of one value becomes that value."""
     found: list[str] = []
     place = 0
     while place < len(text):

@@ -28,7 +28,7 @@ _Cell = str | int | float | bool | None
 
 
 class _RaggedTable(Exception):
-    """A table cannot be set up, neither here nor in MySQL."""
+    """A table cannot be set up, either here or in MySQL."""
 
 
 class _Column(BaseModel):
@@ -50,7 +50,7 @@ class _Query(BaseModel):
 
 
 class _Entry(BaseModel):
-    """One line of the file; what is not named here is of no use to us."""
+    """One line of the file; its other fields are not used."""
 
     model_config = ConfigDict(frozen=True)
     description: Annotated[str, Field(min_length=1)]
@@ -64,10 +64,10 @@ class _Entry(BaseModel):
 
 
 def benchmark_tasks(data: Path, options: DbOptions) -> ListedTasks[DbTask]:
-    """Every line is a task; its id is the file's name without its ending, a dot, and the line's number from 0.
+    """Return a task per line; its id is the file's name without its ending, a dot, and the line's number from 0.
 
-    `dev` is for validation, `standard` for testing, any other file for training. A line whose table has rows of
-    another length than its columns is left out and named in the log. Raises `TaskDataError`.
+    `dev` is for validation, `standard` for testing, any other file for training. A line is left out and named in the
+    log if a row of its table has more or fewer values than there are columns. Raises `TaskDataError`.
     """
     files = sorted(data.glob("*.jsonl"))
     if not files:
@@ -149,7 +149,7 @@ def _tables(place: str, entry: _Entry) -> tuple[Table, ...]:
 
 
 def _state(place: str, entry: _Entry, tables: tuple[Table, ...], statement: str, options: DbOptions) -> str:
-    """The stored digest, as MySQL printed it or bare; without one, that of the gold statement's result."""
+    """Return the stored digest, bare or as MySQL printed it; without one, that of the gold statement's result."""
     stored: Any = entry.answer_md5
     if stored:
         if match := _MD5.search(stored):

@@ -1,29 +1,29 @@
-"""Which texts MySQL's default collation takes for equal: neither case nor accents tell them apart."""
+"""MySQL's default collation, which treats texts as equal if they differ only in case or accents."""
 
 import unicodedata
 from functools import lru_cache
 from typing import Final
 
 COLLATION: Final = "mysql"
-"""What SQLite knows it by."""
+"""The collation's name in SQLite."""
 
 
 def fold(text: str) -> str:
-    """The text whose characters' order decides."""
+    """Return the form of a text that decides its order."""
     if text.isascii():
         return text.lower()
     return "".join(map(_base, text)).casefold()
 
 
 def fold_each(text: str) -> str:
-    """The same for LIKE, which compares character by character: their number stays."""
+    """Fold a text for LIKE, which compares character by character: the number of characters stays."""
     if text.isascii():
         return text.lower()
     return "".join(lowered if len(lowered := _base(one).lower()) == 1 else one for one in text)
 
 
 def compare(one: str, other: str) -> int:
-    """Of a collation: negative, 0 or positive."""
+    """Compare two texts for a collation: negative, 0 or positive."""
     first, second = fold(one), fold(other)
     return (first > second) - (first < second)
 

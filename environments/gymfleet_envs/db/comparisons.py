@@ -1,4 +1,4 @@
-"""MySQL's comparisons on SQLite: text with numbers by its value, text with text without case and accents."""
+"""MySQL's comparisons on SQLite: text against numbers by its value, text against text without case and accents."""
 
 from typing import Final
 
@@ -13,9 +13,9 @@ _NUMERIC: Final = frozenset(
         "ntile", "pow", "power", "rank", "round", "row_number", "sign", "sqrt", "strcmp", "sum", "truncate", "year",
     )
 )  # fmt: skip
-"""Functions that give numbers."""
+"""Functions that return numbers."""
 _CHOOSING: Final = {"coalesce": 0, "greatest": 0, "if": 1, "ifnull": 0, "least": 0, "max": 0, "min": 0, "nullif": 0}
-"""Functions that give one of their arguments, and how many before it they only look at."""
+"""Functions that return one of their arguments, and how many leading arguments they only look at."""
 _NUMBERS: Final = (
     exp.Add, exp.BitwiseAnd, exp.BitwiseNot, exp.BitwiseOr, exp.BitwiseXor, exp.Boolean, exp.Connector, exp.Div,
     exp.Extract, exp.IntDiv, exp.Mod, exp.Mul, exp.Neg, exp.Not, exp.Predicate, exp.StrPosition, exp.Sub,
@@ -25,11 +25,11 @@ _NUMBER_TYPES: Final = (
 )  # fmt: skip
 _UNCAST: Final = (exp.Null, exp.Tuple, exp.All, exp.Any)
 _COLLATED: Final = (exp.Column, exp.Collate, *_UNCAST)
-"""What has a collation by itself, as each column of a table, or needs none."""
+"""Expressions that have their own collation, such as each column of a table, or need none."""
 
 
 def compare_two(node: exp.Expr) -> None:
-    """Rewrite `=` and its like."""
+    """Rewrite `=` and similar comparisons."""
     if isinstance(node.parent, exp.Update):  # it assigns
         return
     one, other = node.this, node.expression
@@ -42,7 +42,7 @@ def compare_two(node: exp.Expr) -> None:
 
 
 def compare_range(node: exp.Expr) -> None:
-    """Rewrite BETWEEN, which compares as numbers when one of the three is one."""
+    """Rewrite BETWEEN, which compares as numbers if one of its three operands is a number."""
     parts = [node.this, node.args["low"], node.args["high"]]
     numbers = [is_number(part) for part in parts]
     if not any(numbers):
@@ -66,12 +66,12 @@ def compare_members(node: exp.Expr) -> None:
 
 
 def collated(node: exp.Expr, collation: str) -> exp.Expr:
-    """With a collation."""
+    """Return an expression with a collation."""
     return exp.Collate(this=exp.Paren(this=node), expression=exp.Var(this=collation))
 
 
 def is_number(node: exp.Expr | None) -> bool:
-    """Whether an expression gives a number whatever the rows hold."""
+    """Whether an expression yields a number, whatever the rows hold."""
     found = isinstance(node, _NUMBERS) and not isinstance(node, _UNCAST)
     match node:
         case exp.Literal():

@@ -1,4 +1,4 @@
-"""What an episode asks of its database, whichever it is."""
+"""The interface of an episode's database, whichever backend it has."""
 
 from typing import Any, Final, Protocol, Self
 
@@ -6,37 +6,37 @@ VERBS: Final = frozenset(
     ("select", "with", "values", "insert", "replace", "update", "delete", "show", "describe", "desc")
 )
 NO_OPS: Final = frozenset(("begin", "start", "commit", "rollback", "use"))
-"""Each statement is committed as it is executed, in the one database that there is: these change nothing."""
+"""Statements that change nothing: each statement is committed when it is executed, and there is only one database."""
 DATABASE: Final = "dbbench"
-"""What the database is called in what an agent sees."""
+"""The name under which an agent sees the database."""
 TRUNCATED: Final = "[TRUNCATED]"
 
 
 class Refused(Exception):
-    """The statement is none that is executed here; the message is the observation."""
+    """The statement is of a kind that is not executed here; the message is the observation."""
 
 
 class Database(Protocol):
-    """An episode's own database. Calls are made one at a time, from one thread after another."""
+    """An episode's own database. Calls come one at a time, but may come from different threads."""
 
     def execute(self, sql: str) -> str:
-        """One statement: its rows, or the error, as text. Raises `Refused`, `EngineLost`."""
+        """Execute one statement; return its rows, or the error, as text. Raises `Refused`, `EngineLost`."""
 
     def state(self) -> list[list[tuple[Any, ...]]]:
         """The rows of the task's tables. Raises `EngineLost`."""
 
     def copy(self) -> Self:
-        """Another database in the same state. Raises `EngineLost`."""
+        """Return another database in the same state. Raises `EngineLost`."""
 
     def close(self) -> None:
-        """Let go of it all."""
+        """Release all resources."""
 
 
 def shown(rows: list[tuple[Any, ...]], max_chars: int) -> str:
-    """Rows as Python prints a list of tuples, which is how DBBench shows them."""
+    """Format rows as Python prints a list of tuples, which is DBBench's form."""
     return clipped(str(rows), max_chars)
 
 
 def clipped(text: str, max_chars: int) -> str:
-    """DBBench's cut."""
+    """Cut a text as DBBench does."""
     return text[:max_chars] + TRUNCATED if len(text) > max_chars else text

@@ -1,4 +1,4 @@
-"""MySQL's dialect on SQLite: sqlglot writes the statement, after what SQLite has otherwise is rewritten in its tree."""
+"""MySQL's dialect on SQLite: a statement's tree is rewritten where SQLite differs, then sqlglot writes it as text."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
@@ -15,7 +15,7 @@ from gymfleet_envs.db.database import DATABASE
 from gymfleet_envs.sqlite.guard import StatementFailed
 
 _RENAMED: Final = frozenset(("left", "right", "if", "format", "isnull"))
-"""Functions whose names SQLite's grammar keeps for itself, or gives another meaning."""
+"""Functions whose names SQLite's grammar reserves, or gives another meaning."""
 _TYPES: Final = {
     exp.DType.BIGINT: exp.DType.BIGINT,
     exp.DType.UBIGINT: exp.DType.BIGINT,
@@ -29,15 +29,15 @@ _TYPES: Final = {
 
 class _Generator(SQLiteGenerator):
     def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
-        # Not SQLite's, which looks for types that are rewritten by now, and parses each one's name for it.
+        # Not SQLite's version: it looks for types that are already rewritten, and parses each type's name to do so.
         return Generator.cast_sql(self, expression, safe_prefix)
 
 
 class OnSQLite(SQLite):
-    """The dialect; sqlglot keeps it by its name."""
+    """The dialect; sqlglot registers it under its name."""
 
     class Tokenizer(SQLite.Tokenizer):
-        """Names stand in backticks: between double quotes SQLite takes one that is no column for a text."""
+        """Puts names in backticks: in double quotes, SQLite takes a name that is not a column for a text."""
 
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
 
@@ -54,9 +54,9 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def to_sqlite(tree: exp.Expr) -> str:
-    """Return a statement in SQLite's words; its tree is used up.
+    """Return a statement in SQLite's dialect; its tree is used up.
 
-    Raises `StatementFailed` for what SQLite has nothing like, and `RecursionError`.
+    Raises `StatementFailed` if SQLite has no equivalent, and `RecursionError`.
     """
     for node in list(tree.walk()):
         if (rewrite := _REWRITES.get(type(node))) is not None:
@@ -118,14 +118,14 @@ def _default(node: exp.Var) -> None:
 
 
 def _place(node: exp.Table | exp.Column) -> None:
-    """A table or a column of the one database that there is."""
+    """Drop the database's name from a table or column, since there is only one database."""
     node.set("hints", None)
     if node.text("db").lower() == DATABASE:
         node.set("db", None)
 
 
 def _select(node: exp.Select) -> None:
-    """Without locks, and without advice on how to find the rows."""
+    """Drop locks, and advice on how to find the rows."""
     node.set("locks", None)
     node.set("operation_modifiers", None)
     source = node.args.get("from_")
@@ -139,7 +139,7 @@ def _join(node: exp.Join) -> None:
 
 
 def _set_operation(node: exp.SetOperation) -> None:
-    """SQLite has no parentheses around what it joins with UNION."""
+    """Remove the parentheses around operands of UNION, which SQLite does not have."""
     for key in ("this", "expression"):
         if isinstance(operand := node.args[key], exp.Subquery):
             bare = isinstance(operand.this, exp.Select) and not (_is_modified(operand) or _is_modified(operand.this))
@@ -151,7 +151,7 @@ def _is_modified(query: exp.Expr) -> bool:
 
 
 def _insert(node: exp.Insert) -> None:
-    """No table has a key, so that no row is ever there already."""
+    """Drop conflict clauses: no table has a key, so no row ever exists already."""
     node.set("conflict", None)
     if isinstance(node.this, exp.Schema) and not node.this.expressions:
         node.set("this", node.this.this)
@@ -164,13 +164,13 @@ def _insert(node: exp.Insert) -> None:
 
 
 def _update(node: exp.Update) -> None:
-    """SQLite assigns to columns of the one table alone, whose name it does not take there."""
+    """Drop table names in assignments: SQLite assigns only to the one table's columns and takes no table name there."""
     for assignment in node.expressions:
         assignment.this.set("table", None)
 
 
 def _delete(node: exp.Delete) -> None:
-    """`DELETE a FROM t AS a` names the one table that it reads."""
+    """Drop `a` from `DELETE a FROM t AS a`: it names the one table that the statement reads."""
     tables = node.args.get("tables") or []
     if [table.name.lower() for table in tables] == [node.this.alias_or_name.lower()]:
         node.set("tables", None)

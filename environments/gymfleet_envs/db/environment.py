@@ -25,7 +25,7 @@ from gymfleet_envs.tasks import TaskDataError, TaskSource
 
 _ANSWERED: Final = "Your answer is {verdict}."
 _CUT_ROWS: Final = 170
-"""Rows whose digests MySQL's `group_concat` joins whole."""
+"""Number of rows up to which MySQL's `group_concat` joins all digests without a cut."""
 
 
 class DBBench(Environment[DbTask]):
@@ -63,7 +63,7 @@ class DBBench(Environment[DbTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[DbTask]:
-        """Generated tables, or AgentBench's tasks from `data/*.jsonl`. Asks MariaDB whether it is there."""
+        """Generated tables, or AgentBench's tasks from `data/*.jsonl`. With MariaDB, checks that it is there."""
         if cls.options.backend == "mariadb":
             from gymfleet_envs.db.mariadb_server import server_for  # noqa: PLC0415 - its driver is loaded for it alone
 
@@ -75,15 +75,15 @@ class DBBench(Environment[DbTask]):
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """For MariaDB. SQLite computes, some 50 us for a statement, of which the way through a thread takes 300."""
+        """Whether the backend is MariaDB. SQLite takes some 50 us for a statement, passing it to a thread 300 us."""
         return cls.options.backend == "mariadb"
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
-        """DBBench's wording of the call."""
+        """The call in DBBench's format."""
         return action_of(tool, arguments)
 
     def reset(self, task: DbTask, seed: int) -> str:
-        """Set the tables up. The task says it all; the seed changes nothing."""
+        """Set up the tables. The task determines everything; the seed changes nothing."""
         del seed
         self._task = task
         if self.options.backend == "mariadb":
@@ -137,7 +137,7 @@ class DBBench(Environment[DbTask]):
 
     def _right_state(self) -> bool:
         state = self._database.state()
-        # A published digest of a long table is that of the part that MySQL joined.
+        # A published digest of a long table covers only the part that MySQL joined.
         cut = len(state) == 1 and len(state[0]) > _CUT_ROWS
         return self._task.state in (state_digest(state), *((state_digest(state, cut=True),) if cut else ()))
 

@@ -16,14 +16,14 @@ _CODES: Final = {
     "Y": "%Y", "y": "%y", "m": "%m", "c": "%m", "d": "%d", "e": "%d", "M": "%B", "b": "%b", "H": "%H", "i": "%M",
     "s": "%S", "S": "%S", "W": "%A", "a": "%a", "p": "%p", "h": "%I", "j": "%j", "T": "%H:%M:%S", "%": "%%",
 }  # fmt: skip
-"""MySQL's date codes in Python's."""
+"""MySQL's date codes, translated to Python's."""
 _UNPADDED: Final = {"e": "day", "c": "month"}
 
 Value = str | int | float | bytes | None
 
 
 def install(connection: sqlite3.Connection, max_chars: int) -> None:
-    """Add the functions; those that make texts longer give NULL beyond `max_chars`, as MySQL does."""
+    """Add the functions; those that lengthen texts return NULL beyond `max_chars`, as MySQL's do."""
     for name, function in _functions(max_chars).items():
         for count in _REPLACED.get(name, (-1,)):  # SQLite's own goes first where it says how many arguments it takes
             connection.create_function(name, count, function, deterministic=True)
@@ -42,7 +42,7 @@ def _functions(max_chars: int) -> dict[str, Callable[..., Value]]:
 
 
 def _null_if_wrong(function: Callable[..., Any]) -> Callable[..., Value]:
-    """NULL for arguments that make no sense, where MySQL warns."""
+    """Return NULL for arguments that make no sense, where MySQL warns."""
 
     @wraps(function)
     def call(*values: Value) -> Value:
@@ -99,7 +99,7 @@ def _substring_index(text: Value, mark: Value, count: Value) -> str:
 
 
 def _locate(part: Value, text: Value, start: Value = 1) -> int:
-    # MySQL compares as many bytes as `part` has here, so that a letter is not found by its form without an accent.
+    # MySQL compares as many bytes here as `part` has, so a letter is not found by its form without an accent.
     return _text(text).lower().find(_text(part).lower(), max(0, int(_text(start)) - 1)) + 1
 
 
@@ -204,7 +204,7 @@ _LENIENT: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _log(base: float, number: float | None = None) -> float:
-    """The natural logarithm, or that to a base; SQLite's own is that to 10."""
+    """Return the natural logarithm, or that to a base; SQLite's own function has base 10."""
     return math.log(base) if number is None else math.log(number) / math.log(base)
 
 
@@ -218,9 +218,9 @@ def _last_day(day: date) -> date:
 
 
 _REPLACED: Final = {"instr": (2,), "length": (1,), "log": (1, 2), "hex": (1,)}
-"""SQLite's own functions of the same name but another meaning, and the numbers of their arguments."""
+"""SQLite's own functions with the same name but another meaning, and their numbers of arguments."""
 _NOT_MYSQL: Final = frozenset(
     ("acosh", "asinh", "atanh", "cosh", "sinh", "tanh", "glob", "iif", "printf", "total", "trunc", "typeof", "unicode")
 )
 FUNCTIONS: Final = (PURE_FUNCTIONS - _NOT_MYSQL) | frozenset(_functions(1))
-"""What MySQL has, of SQLite's and of ours."""
+"""Those of SQLite's functions and ours that MySQL has."""

@@ -1,7 +1,7 @@
-"""Generated tables and questions about them: own content, answers worked out beside the SQL.
+"""Generated tables and questions about them: own content, answers computed independently of the SQL.
 
-All numbers of a column have as many digits, so that they stand in the same order as numbers and as texts: every
-column is TEXT, as DBBench makes it.
+All numbers of a column have the same number of digits, so they sort alike as numbers and as texts: every column is
+TEXT, as in DBBench.
 """
 
 import random
@@ -34,7 +34,7 @@ _ROWS: Final = {"easy": (3, 3), "medium": (5, 8), "hard": (8, 14)}
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """A table under way: rows as dictionaries, and what its columns are."""
+    """A table being generated: its rows as dictionaries, and its columns by type."""
 
     rng: random.Random
     name: str
@@ -54,7 +54,7 @@ class _Question:
     answers: tuple[str, ...] = ()
     kind: str = "SELECT"
     after: list[dict[str, str]] | None = None
-    """The rows that a change leaves."""
+    """The rows after a change."""
 
 
 def _world(rng: random.Random, level: str) -> _World:
@@ -183,7 +183,7 @@ def _update(world: _World) -> _Question:
     if len(world.rows) >= _ROWS["hard"][0]:
         conditions = _conditions(world, 2)
     chosen = _filtered(world, conditions)
-    # Another value than any of theirs, or doing nothing would be right; a column has more values than a table rows.
+    # A value that none of the rows has, or doing nothing would be right; a column has more values than a table rows.
     lowest, highest = _NUMBERS[number]
     there = {row[number] for row in chosen}
     new = next(str(n) for n in (*range(drawn, highest + 1), *range(lowest, drawn)) if str(n) not in there)

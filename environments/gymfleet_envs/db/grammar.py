@@ -1,4 +1,4 @@
-"""What a statement about MySQL's rows is made of; sqlglot's parser also reads the words of other databases."""
+"""The parts of MySQL statements about rows; sqlglot's parser also reads the words of other databases."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -105,7 +105,7 @@ def _is_foreign(node: exp.Expr) -> bool:
 
 
 def _name(node: exp.Identifier) -> bool:
-    """In backticks, or a word that is not reserved; behind a dot it may be, and so is the table that there is not."""
+    """Whether a name is valid: in backticks, not reserved, reserved but after a dot, or DUAL, which is no table."""
     word = node.name.lower()
     if node.quoted or word not in _RESERVED:
         return True

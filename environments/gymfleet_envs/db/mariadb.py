@@ -1,4 +1,4 @@
-"""DBBench's tables in MariaDB: a database and a user of its own for every episode."""
+"""DBBench's tables in MariaDB: every episode has its own database and user."""
 
 import contextlib
 import secrets
@@ -24,10 +24,10 @@ _LOST: Final = (2006, 2013, 2014, 2055, 0)
 _READ_SLACK_S: Final = 5.0
 _MAX_STATE_ROWS: Final = 1_000_000
 _ROW_BYTES: Final = 32
-"""What a row costs besides its values."""
+"""Bytes that a row costs in addition to its values."""
 _COM_RESET_CONNECTION: Final = 0x1F
 _SHARED: Final = frozenset(("get_lock", "release_lock", "release_all_locks", "is_free_lock", "is_used_lock"))
-"""Functions by which one session could wait for another, or tell it something."""
+"""Functions with which one session could wait for another, or pass it information."""
 
 
 class MariaDatabase:
@@ -44,7 +44,7 @@ class MariaDatabase:
         self._name = server.new_name()
         self._password = secrets.token_hex(16)
         self._session = session_settings(options)
-        # Room for pages that are half full, and for what an update replaces until it is committed.
+        # Room for half-full pages, and for the rows that an update replaces until it is committed.
         max_bytes = 2 * options.database_bytes + 16 * 2**20
         self._limits = WatchLimits(time_s=options.statement_time_s + _READ_SLACK_S, file_bytes=max_bytes)
         try:
@@ -54,7 +54,7 @@ class MariaDatabase:
             raise
 
     def execute(self, sql: str) -> str:
-        """As it stands, for MariaDB speaks MySQL's dialect."""
+        """Execute a statement unchanged, because MariaDB speaks MySQL's dialect."""
         pieces = tokens(sql, mysql=True)
         try:
             statement = one_statement(pieces, VERBS | NO_OPS)
@@ -71,7 +71,7 @@ class MariaDatabase:
         return self._anonymous(self._run(sql, returning="returning" in names))
 
     def state(self) -> list[list[tuple[Any, ...]]]:
-        """Read by the administrator: the agent's connection may be gone."""
+        """Read the rows as the administrator, because the agent's connection may be gone."""
         with self._administrator() as cursor:
             found = []
             for table in self._tables:
@@ -80,7 +80,7 @@ class MariaDatabase:
             return found
 
     def copy(self) -> Self:
-        """Another database with the same rows."""
+        """Return another database with the same rows."""
         twin = type(self)([Table(table.name, table.columns, ()) for table in self._tables], self._options, self._server)
         with self._administrator() as cursor:
             for table in self._tables:
@@ -110,7 +110,7 @@ class MariaDatabase:
                         f"INSERT INTO {self._place(table)} VALUES ({places})",  # noqa: S608 - quoted
                         table.rows,
                     )
-            # The name is ours, of hexadecimal digits; a statement about users takes no parameters everywhere.
+            # The name is ours, of hexadecimal digits; not every server takes parameters in a statement about users.
             cursor.execute(f"CREATE USER '{self._name}'@'%' IDENTIFIED BY '{self._password}'")
             cursor.execute(f"GRANT {_GRANTED} ON {quoted(self._name)}.* TO '{self._name}'@'%'")
         with self._cursor() as cursor:
@@ -137,10 +137,10 @@ class MariaDatabase:
         return refusal or shown(rows, limit)
 
     def _result(self, cursor: Cursor, *, returning: bool) -> tuple[list[tuple[Any, ...]], int]:
-        """What can be shown of the rows, and how many rows the statement has changed.
+        """Return the rows that can be shown, and the number of rows that the statement has changed.
 
-        A statement with rows may have changed some as well: with RETURNING it gives a row for each of them, and all
-        are read, because they are what there is to count.
+        A statement that returns rows may also have changed some: with RETURNING, it returns a row for each changed
+        one. All of these are read, because nothing else gives their number.
         """
         if cursor.description is None:
             return [], cursor.rowcount
@@ -157,9 +157,9 @@ class MariaDatabase:
         return rows, num_rows if returning else 0
 
     def _settled(self, cursor: Cursor, num_changed: int) -> str:
-        """Commit, or undo what exceeds the limits and say so.
+        """Commit, or undo a statement that exceeds the limits and return a message about it.
 
-        Every statement is a transaction, also one that only reads: it may hold locks.
+        Every statement is a transaction, even one that only reads: it may hold locks.
         """
         connection = self._connection
         if connection is None:  # given up: the server undoes it
@@ -174,7 +174,7 @@ class MariaDatabase:
         return ""
 
     def _num_bytes(self, cursor: Cursor) -> int:
-        """What the tables' rows come to: the same on every server, which the size of its files is not."""
+        """Return the size of the tables' rows: it is the same on every server, unlike the size of the files."""
         total = 0
         for table in self._tables:
             lengths = " + ".join(f"COALESCE(LENGTH({quoted(column)}), 0)" for column in table.columns)
@@ -183,14 +183,14 @@ class MariaDatabase:
         return total
 
     def _full(self) -> str:
-        """After a statement that was undone: its pages are given back to the disk."""
+        """Give the pages of an undone statement back to the disk, and return a message about it."""
         with self._administrator() as cursor:
             for table in self._tables:
                 cursor.execute(f"ALTER TABLE {self._place(table)} FORCE")
         return f"the tables may hold at most {self._options.database_bytes} bytes"
 
     def _failed(self, error: pymysql.Error) -> str:
-        """What the agent sees of an error. Raises `EngineLost` when it was the server that failed."""
+        """Return the agent's view of an error. Raises `EngineLost` if the server itself failed."""
         code = error.args[0] if error.args else 0
         if code not in _LOST:
             with contextlib.suppress(pymysql.Error):
@@ -204,12 +204,12 @@ class MariaDatabase:
         return f"the statement takes longer than {self._options.statement_time_s:g} s"
 
     def _give_up(self) -> None:
-        """End the connection and what the server still does for it."""
+        """End the connection and the work that the server still does for it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         thread = int(connection.thread_id())
-        # `close`, and a result that was not read to its end, would wait for all that the server still sends.
+        # `close`, and a result not read to its end, would wait for everything that the server still sends.
         if (result := connection._result) is not None:  # noqa: SLF001
             result.unbuffered_active = False
         connection._force_close()  # noqa: SLF001
@@ -218,9 +218,9 @@ class MariaDatabase:
 
     @contextlib.contextmanager
     def _cursor(self) -> Any:
-        """The agent's connection, made anew when it was given up, with nothing left of the statements before.
+        """Open a cursor on the agent's connection, reconnected if it was given up, without earlier statements' state.
 
-        AgentBench connects anew for each statement too: user variables and locks last no longer than one.
+        AgentBench also connects anew for each statement: user variables and locks last for one statement only.
         """
         if self._connection is None:
             self._connection = connect(
@@ -239,8 +239,8 @@ class MariaDatabase:
             cursor.execute(self._session)
             yield cursor
         except ValueError:
-            # A statement that cannot be sent; or MariaDB sent an empty text for a COUNT that it gave up, and closing
-            # the cursor would wait for the rest of the result.
+            # Either the statement cannot be sent, or MariaDB sent an empty text for a COUNT that it gave up, and
+            # closing the cursor would wait for the rest of the result.
             self._give_up()
             raise
         finally:
@@ -257,5 +257,5 @@ class MariaDatabase:
         return f"{quoted(self._name)}.{quoted(table.name)}"
 
     def _anonymous(self, text: str) -> str:
-        """Names that are drawn for each episode would make no two alike."""
+        """Replace the database's name: it is drawn for each episode, and would make no two episodes alike."""
         return text.replace(self._name, DATABASE)

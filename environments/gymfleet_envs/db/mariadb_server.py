@@ -1,4 +1,4 @@
-"""The administrator's side of a MariaDB server: connections, names, and what dead processes left behind."""
+"""The administrator's side of a MariaDB server: connections, names, and the leftovers of dead processes."""
 
 import atexit
 import contextlib
@@ -19,7 +19,7 @@ from gymfleet_envs.db.tables import quoted
 from gymfleet_envs.environment import EngineLost
 
 _PREFIX: Final = "gymfleet"
-"""Without an underscore, which a GRANT takes for any character."""
+"""Contains no underscore, which GRANT takes for any character."""
 _MARK_CHARS: Final = 16
 _TIMEOUT_S: Final = 30.0
 _CONNECT_S: Final = 10.0
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 def connect(options: DbOptions, **given: Any) -> Connection:
-    """A connection; `given` are PyMySQL's own arguments. Raises `EngineLost`."""
+    """Open a connection; `given` holds PyMySQL's own arguments. Raises `EngineLost`."""
     common = {"charset": "utf8mb4", "local_infile": False, "connect_timeout": _CONNECT_S, "write_timeout": _TIMEOUT_S}
     try:
         if options.unix_socket is None:
@@ -39,7 +39,7 @@ def connect(options: DbOptions, **given: Any) -> Connection:
 
 
 def _connect_socket(path: str, arguments: dict[str, Any]) -> Connection:
-    """With a socket of our own: PyMySQL does not close one that finds nobody."""
+    """Connect through our own socket: PyMySQL does not close a socket on which nobody answers."""
     connection = pymysql.connect(unix_socket=path, ssl_disabled=True, defer_connect=True, **arguments)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -58,10 +58,10 @@ def _name(options: DbOptions) -> str:
 
 
 class MariaServer:
-    """One per process. Safe for several threads.
+    """A process's access to the server as administrator. Safe for several threads.
 
-    Databases are named after their process, which holds a lock of that name as long as it lives: a process that
-    starts drops the databases and users of those whose lock is free.
+    Databases are named after their process, which holds a lock of that name as long as it lives. A starting process
+    drops the databases and users of processes whose lock is free.
     """
 
     def __init__(self, options: DbOptions) -> None:
@@ -73,14 +73,14 @@ class MariaServer:
         self._holder: Connection | None = None
 
     def new_name(self) -> str:
-        """Of a database and its user: unguessable, and of at most 64 characters. Raises `EngineLost`."""
+        """Return a name for a database and its user: unguessable, at most 64 characters. Raises `EngineLost`."""
         with self._lock:
             self._hold()
             return f"{_PREFIX}{self._mark}{secrets.token_hex(8)}"
 
     @contextlib.contextmanager
     def cursor(self) -> Iterator[Cursor]:
-        """An administrator's cursor, each statement committed at once. Raises `EngineLost` for any failure."""
+        """Open an administrator's cursor that commits each statement at once. Raises `EngineLost` for any failure."""
         with self._lock:
             idle = self._idle.pop() if self._idle and self._pid == os.getpid() else None
         connection = idle if idle is not None and _answers(idle) else self._connected()
@@ -97,7 +97,7 @@ class MariaServer:
             self._idle.append(connection)
 
     def sweep(self) -> int:
-        """Drop what processes left behind that are no more; the number of databases. Raises `EngineLost`."""
+        """Drop what dead processes left behind; return the number of databases dropped. Raises `EngineLost`."""
         dropped = 0
         self.size("")  # an administrator who may not ask is found out before the first episode
         with self.cursor() as cursor:
@@ -111,7 +111,7 @@ class MariaServer:
         return dropped
 
     def size(self, database: str) -> int:
-        """Bytes of a database's files. Raises `EngineLost`."""
+        """Return the size of a database's files in bytes. Raises `EngineLost`."""
         with self.cursor() as cursor:
             query = (
                 "SELECT COALESCE(SUM(file_size), 0) FROM information_schema.innodb_sys_tablespaces WHERE name LIKE %s"
@@ -121,7 +121,7 @@ class MariaServer:
         return int(row[0]) if row is not None else 0
 
     def close(self) -> None:
-        """Let go of the connections, and with them of the lock."""
+        """Close the connections, which releases the lock."""
         with self._lock:
             for connection in (*self._idle, self._holder):
                 if connection is not None and self._pid == os.getpid():
@@ -147,7 +147,7 @@ class MariaServer:
         return left
 
     def _hold(self) -> None:
-        """Take the lock that says that this process lives, again when the server was started anew."""
+        """Take the lock that marks this process as alive; take it again after a restart of the server."""
         if self._pid != os.getpid():  # connections do not survive a fork
             self._pid, self._holder, self._idle, self._mark = os.getpid(), None, [], secrets.token_hex(8)
         if self._holder is not None and _answers(self._holder):
@@ -171,7 +171,7 @@ class MariaServer:
 
 
 def _answers(connection: Connection) -> bool:
-    """Whether the server is still there; closes the connection when it is not."""
+    """Whether the server is still there; if it is not, close the connection."""
     try:
         connection.ping()
     except pymysql.Error:
@@ -196,7 +196,7 @@ _SERVERS_LOCK: Final = threading.Lock()
 
 
 def server_for(options: DbOptions) -> MariaServer:
-    """The process's one for these options."""
+    """Return the process's `MariaServer` for these options."""
     with _SERVERS_LOCK:
         if options not in _SERVERS:
             _SERVERS[options] = MariaServer(options)

@@ -1,4 +1,4 @@
-"""What MariaDB must be told and watched for while it executes an agent's statement."""
+"""MariaDB's session settings, and the watch over it while it executes an agent's statement."""
 
 import contextlib
 import socket
@@ -20,10 +20,10 @@ _SELECTED_ROWS: Final = 1000
 
 
 def session_settings(options: DbOptions) -> str:
-    """The statement that comes before each of the agent's; nothing is left to the server's own configuration.
+    """Return the statement to execute before each of the agent's; it leaves nothing to the server's configuration.
 
-    The gold answers of AgentBench were made without MySQL's strict mode, and some of its statements fail in it.
-    Clock and dice stand still, so that the same statements give the same rows.
+    AgentBench's gold answers were made without MySQL's strict mode, and some of its statements fail in it. The clock
+    and the random seeds are fixed, so that the same statements return the same rows.
     """
     settings = {
         "autocommit": 0,
@@ -43,17 +43,17 @@ def session_settings(options: DbOptions) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatchLimits:
-    """How long a statement may take, and how large the files of its database may become meanwhile."""
+    """Limits of a statement's time, and of the size of its database's files meanwhile."""
 
     time_s: float
     file_bytes: int
 
 
 class Watch:
-    """Stop the statement that a connection executes when it exceeds its limits.
+    """Stops the statement that a connection executes when it exceeds its limits.
 
-    What a statement writes is on the disk before its rows can be counted, and MariaDB does not look at
-    `max_statement_time` while it merges what a `COUNT(DISTINCT ...)` has sorted.
+    A statement's data is on the disk before its rows can be counted, and MariaDB does not check `max_statement_time`
+    while it merges the values that a `COUNT(DISTINCT ...)` has sorted.
     """
 
     def __init__(self, server: MariaServer, database: str, connection: Connection, limits: WatchLimits) -> None:
@@ -78,7 +78,7 @@ class Watch:
 
     def _look(self) -> None:
         deadline = time.monotonic() + self._limits.time_s
-        # A server that does not answer is noticed by the statement itself.
+        # The statement itself notices a server that does not answer.
         with contextlib.suppress(EngineLost, pymysql.Error, OSError):
             while not self._done.wait(_LOOK_S):
                 if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""MySQL's statements as trees: sqlglot's parser, held to what MySQL itself takes.
+"""MySQL statements as trees: sqlglot's parser, restricted to what MySQL itself accepts.
 
-sqlglot is made to translate and not to check: by itself it reads what any database knows (`a::int`, ILIKE, a comma
-before FROM) and writes it in another one's words. Here it has MySQL's keywords alone, and functions keep their names.
+sqlglot is made to translate and not to check: by itself, it reads the syntax of any database (`a::int`, ILIKE, a comma
+before FROM) and writes it in the words of another. Here it has only MySQL's keywords, and functions keep their names.
 """
 
 from collections.abc import Callable, Collection
@@ -19,9 +19,9 @@ from gymfleet_envs.sqlite.guard import StatementFailed
 _T = TypeVar("_T")
 _MAX_CHARS: Final = 64 * 1024
 _NODES_PER_CHAR: Final = 4
-"""More than any statement has, unless its parts are read again and again."""
+"""More than any statement has, unless the parser rereads its parts again and again."""
 _STUMBLES: Final = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What sqlglot's parser raises on some nonsense, such as `SELECT { , : 1 }`."""
+"""Errors that sqlglot's parser raises on some nonsense, such as `SELECT { , : 1 }`."""
 _SYNTAX: Final = "1064 (42000): You have an error in your SQL syntax near '{}'"
 _KEYWORDS: Final = frozenset(
     (
@@ -38,11 +38,11 @@ _KEYWORDS: Final = frozenset(
         "!=", "&&", ":=", "<=", "<=>", "<>", ">=", "||",
     )
 )  # fmt: skip
-"""What statements about rows are made of, and the types that CAST knows."""
+"""The keywords of statements about rows, and the types that CAST supports."""
 
 
 def _closed(parse_arguments: Callable[[Any], exp.Expr | None]) -> Callable[[Any], exp.Expr | None]:
-    """Insist on the parenthesis behind a call's arguments."""
+    """Require the parenthesis after a call's arguments."""
 
     def parse_call(parser: Any) -> exp.Expr | None:
         found = parse_arguments(parser)
@@ -135,7 +135,7 @@ class _Parser(MySQLParser):
         allow_identifiers: bool = True,
         with_collation: bool = False,
     ) -> exp.Expr | None:
-        # `CHAR(` begins a call where an expression may stand. To try a type first doubles the time at each level.
+        # Where an expression may stand, `CHAR(` begins a call. Trying a type first doubles the time at each level.
         if check_func and self._next.token_type == TokenType.L_PAREN:
             return None
         return super()._parse_types(check_func, schema, allow_identifiers, with_collation)
@@ -151,12 +151,12 @@ class _Parser(MySQLParser):
 
 
 class StrictMySQL(MySQL):
-    """The dialect; sqlglot keeps it by its name."""
+    """The dialect; sqlglot registers it under its name."""
 
     UNESCAPED_SEQUENCES = MySQL.UNESCAPED_SEQUENCES | {"\\0": ""}  # SQLite takes no NUL
 
     class Tokenizer(MySQL.Tokenizer):
-        """With fewer keywords."""
+        """MySQL's tokenizer with fewer keywords."""
 
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **{word: kind for word, kind in MySQL.Tokenizer.KEYWORDS.items() if word in _KEYWORDS},
@@ -172,9 +172,9 @@ _DIALECT: Final = StrictMySQL()
 
 
 def parse(sql: str) -> exp.Expr:
-    """Return the tree of one statement. Raises `StatementFailed`, with MySQL's number and words, and `RecursionError`.
+    """Return a statement's tree. Raises `StatementFailed`, with MySQL's number and wording, and `RecursionError`.
 
-    The parser goes back where it was wrong and reads again; it is stopped when it does so out of all proportion.
+    Where the parser was wrong, it goes back and reads again; it is stopped if it does so excessively.
     """
     if len(sql) > _MAX_CHARS:
         raise StatementFailed("query string is too large")

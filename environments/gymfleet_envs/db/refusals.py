@@ -1,4 +1,4 @@
-"""What MySQL refuses and SQLite would run: an agent that learned it here would fail on the database it is told of."""
+"""Refuses what MySQL refuses and SQLite would run: an agent that learned it here would fail on a MySQL database."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _ROW_NUMBERS: Final = frozenset(("rowid", "_rowid_", "oid"))
 
 
 def refuse_what_mysql_refuses(statement: exp.Expr, columns: frozenset[str]) -> None:
-    """Raise `StatementFailed`, with MySQL's number and words.
+    """Raise `StatementFailed`, with MySQL's number and wording, for a statement that MySQL refuses.
 
     Args:
         statement: its tree, of MySQL's own parts.
@@ -29,13 +29,13 @@ def refuse_what_mysql_refuses(statement: exp.Expr, columns: frozenset[str]) -> N
 
 
 def _limits(subquery: exp.Expr) -> bool:
-    """Whether it has a LIMIT of its own."""
+    """Whether a subquery has its own LIMIT."""
     query = subquery.unnest()
     return isinstance(query, exp.Query) and query.args.get("limit") is not None
 
 
 def _refuse_own_target(statement: exp.Update | exp.Delete) -> None:
-    """It may not read the table that it changes, unless through a table that is derived from it."""
+    """Refuse a statement that reads the table it changes, unless through a table derived from it."""
     target = statement.this.name.lower()
     for table in statement.find_all(exp.Table):
         query = table.find_ancestor(exp.Select)

@@ -28,8 +28,8 @@ class SqliteDatabase:
     """One connection to a database in memory.
 
     Args:
-        tables: what it holds at first.
-        image: the database as `serialize` gave it, instead.
+        tables: its initial tables.
+        image: a database from `serialize`, to start from instead.
     """
 
     def __init__(self, tables: Sequence[Table], options: DbOptions, *, image: bytes | None = None) -> None:
@@ -55,7 +55,7 @@ class SqliteDatabase:
         self._columns = frozenset(column.lower() for table in tables for column in table.columns)
 
     def execute(self, sql: str) -> str:
-        """Translated from MySQL's dialect; errors are SQLite's."""
+        """Execute a statement, translated from MySQL's dialect; errors are SQLite's."""
         pieces = tokens(sql, mysql=True)
         try:
             statement = one_statement(pieces, VERBS | NO_OPS)
@@ -69,14 +69,14 @@ class SqliteDatabase:
         limit = self._options.observation_chars
         try:
             text = translated(sql, self._columns)
-            # Four times what is shown: more than enough to be cut, however short the values are.
+            # Four times the length that is shown: more than enough to be cut, however short the values are.
             rows, _ = self._guarded.run(text, max_rows=_MAX_SHOWN_ROWS, max_bytes=4 * limit)
         except StatementFailed as error:
             return clipped(str(error), limit)
         return shown(rows, limit)
 
     def state(self) -> list[list[tuple[Any, ...]]]:
-        """As inserted: there is no other way to change a table here than its rows."""
+        """Return the rows in the tables' original columns: only rows of a table can change here."""
         size = self._options.database_bytes * 2
         return [
             self._guarded.run(
@@ -88,11 +88,11 @@ class SqliteDatabase:
         ]
 
     def copy(self) -> Self:
-        """A connection to a copy of the pages."""
+        """Return a connection to a copy of the pages."""
         return type(self)(self._tables, self._options, image=self._guarded.serialize())
 
     def close(self) -> None:
-        """The memory goes with the connection."""
+        """Close the connection, which frees the memory."""
         self._guarded.close()
 
     def _described(self, statement: list[Token]) -> list[tuple[Any, ...]]:
@@ -134,7 +134,7 @@ def _definition(table: Table) -> str:
 
 
 def state_after(tables: Sequence[Table], sql: str, options: DbOptions) -> list[list[tuple[Any, ...]]]:
-    """What the tables hold after a statement. Raises `StatementFailed`, `UnfitStatement`."""
+    """Return the tables' rows after a statement. Raises `StatementFailed`, `UnfitStatement`."""
     database = SqliteDatabase(tables, options)
     try:
         one_statement(tokens(sql, mysql=True), VERBS)

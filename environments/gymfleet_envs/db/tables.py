@@ -1,4 +1,4 @@
-"""Tables, and the digest of their state by which DBBench scores what changes them."""
+"""Tables, and the digest of their state, by which DBBench scores changes."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _GROUP_CONCAT_CHARS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts: every column is TEXT, as DBBench makes it."""
+    """A table of texts: every column is TEXT, as in DBBench."""
 
     name: str
     columns: tuple[str, ...]
@@ -19,14 +19,14 @@ class Table:
 
 
 def quoted(name: str) -> str:
-    """An identifier for SQLite and MySQL alike."""
+    """Quote an identifier for both SQLite and MySQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def fit_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names that every database takes: not empty, without spaces at the end, at most 64 characters, unlike each other.
+    """Return names that every database takes: not empty, no trailing spaces, at most 64 characters, distinct.
 
-    MySQL refuses the others, so that a published table with such a column cannot be set up as it stands.
+    MySQL refuses other names, so a published table with such a column name cannot be set up as it is.
     """
     fit: list[str] = []
     taken: set[str] = set()
@@ -41,14 +41,14 @@ def fit_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def state_digest(tables: Sequence[Iterable[Sequence[Any]]], *, cut: bool = False) -> str:
-    """The md5 of the rows' digests, in their order; for several tables, theirs joined.
+    """Return the md5 of the rows' digests, sorted; for several tables, their md5s joined.
 
     DBBench asks the database for
     `md5(group_concat(rowhash order by rowhash))` with `rowhash = substring(md5(concat_ws(',', columns)), 1, 5)`.
 
     Args:
         tables: the rows of each table, NULL as None.
-        cut: as MySQL's default of `group_concat_max_len` = 1024 would have it, for tables of more than 170 rows.
+        cut: cut the joined digests like MySQL's default of `group_concat_max_len` = 1024, for more than 170 rows.
     """
     return "_".join(sorted(_table_digest(rows, cut) for rows in tables))
 

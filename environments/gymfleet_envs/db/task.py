@@ -1,4 +1,4 @@
-"""What a DBBench task holds."""
+"""The data of a DBBench task."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from gymfleet_envs.db.tables import Table
 class DbTask:
     """A question about tables, or an order to change them.
 
-    `answers` are right for a SELECT; for the other kinds `state` is the digest that the tables must come to.
+    `answers` are the right answers to a SELECT; for the other kinds, `state` is the digest that the tables must have.
     """
 
     prompt: str
@@ -21,5 +21,5 @@ class DbTask:
 
     @property
     def changes(self) -> bool:
-        """Whether the state of the tables is scored, and not the answer."""
+        """Whether the state of the tables is scored instead of the answer."""
         return self.kind in ("INSERT", "UPDATE", "DELETE")

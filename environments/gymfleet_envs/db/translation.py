@@ -1,4 +1,4 @@
-"""Statements of MySQL's as SQLite executes them."""
+"""Translation of MySQL statements for SQLite."""
 
 from functools import lru_cache
 from typing import Final
@@ -15,7 +15,7 @@ _MAX_KEPT_CHARS: Final = 1000
 
 
 def translated(sql: str, columns: frozenset[str]) -> str:
-    """Return one statement of MySQL's dialect in SQLite's. Raises `StatementFailed`, also for what MySQL refuses.
+    """Translate a statement from MySQL's dialect to SQLite's. Raises `StatementFailed`, also for what MySQL refuses.
 
     Args:
         sql: the statement.
@@ -29,7 +29,7 @@ def translated(sql: str, columns: frozenset[str]) -> str:
 
 
 def _translation(sql: str, columns: frozenset[str]) -> tuple[str, str]:
-    """Return the statement, or what is wrong with it."""
+    """Return the translated statement, or its fault."""
     try:
         tree = parse(sql)
         refuse_what_mysql_refuses(tree, columns)
@@ -43,4 +43,4 @@ def _translation(sql: str, columns: frozenset[str]) -> tuple[str, str]:
 
 
 _kept_translation: Final = lru_cache(_KEPT)(_translation)
-"""A statement takes longer to translate than to execute, and the episodes of a group write the same ones."""
+"""A cache: translating a statement takes longer than executing it, and episodes of a group write the same ones."""

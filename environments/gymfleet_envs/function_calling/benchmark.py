@@ -20,7 +20,7 @@ SINGLE: Final[Mapping[str, Kind]] = {
     "irrelevance": "irrelevance", "live_simple": "simple", "live_multiple": "multiple", "live_parallel": "parallel",
     "live_parallel_multiple": "parallel", "live_irrelevance": "irrelevance", "live_relevance": "relevance",
 }  # fmt: skip
-"""The categories that stand for themselves, and by which rule each is right."""
+"""The categories of single questions, and the rule that scores each."""
 DIALOGUES: Final = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")
 NOT_PLAYED: Final[Mapping[str, str]] = {
     "simple_java": "its calls are Java's, which are not read",
@@ -37,9 +37,9 @@ _MAX_WHEEL_BYTES: Final = 256 * 2**20
 
 
 def unpack(source: Path, target: Path) -> None:
-    """Put what is played of the package into `target`: tasks, answers, descriptions and classes.
+    """Put the parts of the package that are played into `target`: tasks, answers, descriptions and classes.
 
-    `source` holds the wheel, or is the folder `bfcl_eval` or one that holds it. Raises `TaskDataError`.
+    `source` holds the wheel or the folder `bfcl_eval`, or is that folder. Raises `TaskDataError`.
     """
     wheels = sorted(source.glob("bfcl_eval-*.whl"))
     if len(wheels) > 1:
@@ -73,7 +73,7 @@ def _copy(package: Path, target: Path) -> None:
 
 
 def _is_wanted(name: str) -> bool:
-    """Return whether a file of the package is played: its path is one of those that we know, and no other."""
+    """Return whether a file of the package is played: only files at known paths are."""
     folder, _, file = name.rpartition("/")
     if folder == _CODE:
         return file.removesuffix(".py") in SOURCES
@@ -91,7 +91,7 @@ def _package(place: Path) -> Path:
 
 
 def benchmark_tasks(data: Path) -> tuple[ListedTasks[FunctionCallingTask], Path]:
-    """Return the tasks with BFCL's ids, all of the test split, a level for each category, and the classes' directory.
+    """Return the tasks, with BFCL's ids, in the test split, with a level per category, and the classes' directory.
 
     Raises `TaskDataError` with the file, the entry and the fault.
     """
@@ -196,7 +196,7 @@ def _dialogues(category: str, file: Path, package: Path, left_out: list[str]) ->
 
 
 def _descriptions(package: Path) -> dict[str, list[Described]]:
-    """Return the described functions of each class whose description there is."""
+    """Return the described functions of each class that has a description."""
     files = {name: package / _DOCS / f"{module}.json" for name, module in CLASSES.items()}
     found = {name: _rows(file, key="name") for name, file in files.items() if file.is_file()}
     for name, functions in found.items():

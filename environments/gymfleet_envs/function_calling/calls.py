@@ -1,4 +1,4 @@
-"""Reading the calls that a model writes, without ever running them: BFCL's list of Python calls, or JSON."""
+"""Reads the calls that a model writes, without ever running them: BFCL's list of Python calls, or JSON."""
 
 import ast
 import json
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 Value: TypeAlias = Any
-"""A literal of Python's: str, int, float, complex, bytes, bool, None, and lists, tuples and dicts of them."""
+"""A Python literal: str, int, float, complex, bytes, bool, None, and lists, tuples and dicts of them."""
 
 MAX_DEPTH: Final = 40
-"""How deep a call may be nested."""
+"""The greatest depth to which a call may be nested."""
 MAX_BITS: Final = 2048
-"""Of an integer."""
+"""The most bits of an integer."""
 _NUMBERS: Final = (int, float, complex)
 
 
@@ -21,17 +21,17 @@ class Call:
     """One call as it was written."""
 
     name: str
-    """With its dots; empty where what is called is no name."""
+    """With its dots; empty if the called expression is not a name."""
     arguments: Mapping[str, Value] = field(default_factory=dict)
-    """Those with a name. As in BFCL, a model's arguments without one are dropped."""
+    """The named arguments. As in BFCL, a model's unnamed arguments are dropped."""
     unnamed: tuple[Value, ...] = ()
-    """Those without a name, which BFCL's gold calls have."""
+    """The unnamed arguments, which BFCL's gold calls have."""
     fault: str = ""
-    """Why its arguments are not read. It counts as a call nevertheless, and as a wrong one."""
+    """The reason why its arguments are not read. It still counts as a call, and as a wrong one."""
 
 
 class _NoCall(Exception):
-    """The text is not a list of calls, as BFCL reads it."""
+    """BFCL does not read the text as a list of calls."""
 
 
 class _Refused(Exception):
@@ -39,10 +39,10 @@ class _Refused(Exception):
 
 
 def read_calls(text: str) -> list[Call] | None:
-    """Return the calls of a reply, in order; None where it is no list of calls, so that nothing is called.
+    """Return the calls of a reply, in order; None if it is not a list of calls, so that nothing is called.
 
-    A reply is `[name(a=1, b="x"), ...]` with or without the brackets, as BFCL's prompting mode has it, or JSON: an
-    object with `name` and `arguments`, or a list of them. Reading takes time and memory in proportion to the text.
+    A reply is `[name(a=1, b="x"), ...]` with or without the brackets, as in BFCL's prompting mode, or JSON: an object
+    with `name` and `arguments`, or a list of them. Reading takes time and memory in proportion to the text.
     """
     stripped = text.strip("`\n ")
     if (calls := _json_calls(stripped)) is not None:
@@ -63,7 +63,7 @@ def written(calls: Sequence[Call]) -> str:
 
 
 def one_written(call: Call) -> str:
-    """Return one call, as BFCL shows it beside its result."""
+    """Return one call, as BFCL shows it with its result."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
     return f"{call.name}({arguments})"
 
@@ -107,7 +107,7 @@ def _unnamed(node: ast.expr) -> Value:
 
 
 def _value(node: ast.expr | None) -> Value:
-    """Return what BFCL makes of an argument; a name is the text of the name."""
+    """Return an argument's value as BFCL reads it; a name becomes the text of the name."""
     match node:
         case ast.Constant(value=value):
             return "..." if value is Ellipsis else _bounded(value)
@@ -130,7 +130,7 @@ def _collection(node: ast.List | ast.Tuple | ast.Dict) -> Value:
 
 
 def _quoted(node: ast.expr | None) -> Value:
-    """Return calls and subscripts within arguments as texts; one with named arguments as a dict of its name."""
+    """Return calls and subscripts within arguments as texts, but a call with named arguments as a dict by its name."""
     match node:
         case ast.Call(keywords=[]):
             return ast.unparse(node)
@@ -170,7 +170,7 @@ def _json_call(entry: object) -> Call | None:
 
 
 def _is_small(arguments: Value) -> bool:
-    """Return whether values of JSON keep to `MAX_DEPTH` and `MAX_BITS`."""
+    """Return whether JSON values stay within `MAX_DEPTH` and `MAX_BITS`."""
     layer = [arguments]
     for _ in range(MAX_DEPTH):
         if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in layer):

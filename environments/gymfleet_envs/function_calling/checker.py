@@ -1,8 +1,8 @@
-"""BFCL's rules by which calls are right, for functions of Python: names, types and values.
+"""BFCL's rules for right calls of Python functions: names, types and values.
 
 A possible answer gives each argument a list of values, any of which is right; an empty text among them means that the
 argument may be left out. The rules are those of `bfcl-eval`'s `ast_checker`, with its oddities; where that stops with
-an exception the call is wrong.
+an exception, the call is wrong.
 """
 
 import re
@@ -12,27 +12,27 @@ from typing import Any, Final, Literal
 from gymfleet_envs.function_calling.calls import Call, Value
 
 Kind = Literal["simple", "multiple", "parallel", "irrelevance", "relevance"]
-"""One call of the first function; one call of one of several; several in any order; none; any."""
+"""The right reply: one call of the first function; one call of one of several; several in any order; none; any."""
 
 TYPES: Final[Mapping[str, type]] = {
     "string": str, "integer": int, "float": float, "boolean": bool, "array": list, "tuple": list, "dict": dict,
     "any": str,
 }  # fmt: skip
 NESTED: Final = ("array", "tuple")
-"""The types that have `items`, whose types are looked at too."""
+"""The types that have `items`, whose types are checked too."""
 _UNHEARD: Final = re.compile(r"[ ,./\-_*^]")
 _LARGEST_FLOAT: Final = 1.7e308
 
 Function = Mapping[str, Any]
 """A function's description: `name`, `description` and `parameters`, with `properties` and `required`."""
 Answer = Mapping[str, Mapping[str, Sequence[Value]]]
-"""One call that is right: the name of its function, and for each argument the values that are."""
+"""One right call: the name of its function, and the right values of each argument."""
 
 
 def is_right(
     kind: Kind, functions: Sequence[Function], calls: Sequence[Call] | None, answers: Sequence[Answer]
 ) -> bool:
-    """Return whether a reply is right; `calls` is None where nothing was called."""
+    """Return whether a reply is right; `calls` is None if nothing was called."""
     if kind == "irrelevance":
         return not calls
     if not calls:
@@ -48,7 +48,7 @@ def is_right(
 
 
 def _all_matched(functions: Sequence[Function], calls: Sequence[Call], answers: Sequence[Answer]) -> bool:
-    """Give each answer the first call that fits it, as BFCL does; it looks for no better assignment."""
+    """Match each answer with the first call that fits it; like BFCL, look for no better assignment."""
     left = list(calls)
     for answer in answers:
         function = _named(functions, answer)
@@ -89,7 +89,7 @@ def _argument_fits(described: Mapping[str, Any], value: Value, possible: Sequenc
 
 
 def _converted(kind: str, value: Value) -> Value:
-    """Return a tuple as a list and an integer as a float, where such is described."""
+    """Return a tuple as a list and an integer as a float, if the description has that type."""
     if kind == "tuple" and type(value) is tuple:
         return list(value)
     if kind == "float" and type(value) is int and abs(value) < _LARGEST_FLOAT:
@@ -115,7 +115,7 @@ def _has_type(value: Any, expected: type, item: type | None, answered: type | No
 
 
 def _items_have_type(values: Sequence[Value], item: type, answer: Value) -> bool:
-    """Items have the type that is described or that the answer's have; beside an answer that is no list, any."""
+    """Return whether items have the described type or that of the answer's items; if that is no list, any type fits."""
     if type(answer) is not list:
         return True
     answered = next((type(one) for one in answer if one != ""), item)
@@ -123,7 +123,7 @@ def _items_have_type(values: Sequence[Value], item: type, answer: Value) -> bool
 
 
 def _list_fits(value: Sequence[Value], answer: Value) -> bool:
-    """Compare lists in order; an answer that is a text, such as the empty one, stands for its characters."""
+    """Compare lists in order; a text as answer, such as the empty one, stands for its characters."""
     return isinstance(answer, list | str) and _heard_all(value) == _heard_all(answer)
 
 
@@ -138,7 +138,7 @@ def _dict_fits(value: Value, possible: Sequence[Value]) -> bool:
 
 
 def _keys_fit(value: Mapping[str, Value], answer: Mapping[str, Value]) -> bool:
-    """Each key has one of its values, none is strange, and those left out may be; dicts within are compared whole."""
+    """Whether keys are known and have one of their values, and missing ones are optional; inner dicts compare whole."""
     if any(key not in answer or _heard_one(one) not in _heard_all(answer[key]) for key, one in value.items()):
         return False
     return all("" in values for key, values in answer.items() if key not in value)
@@ -153,5 +153,5 @@ def _heard_all(values: Sequence[Value]) -> list[Value]:
 
 
 def _heard(text: str) -> str:
-    """Return what counts of a text: neither case, nor spaces, nor some punctuation, nor which quotes."""
+    """Return a text without the differences that do not count: case, spaces, some punctuation, and kinds of quotes."""
     return _UNHEARD.sub("", text).lower().replace("'", '"')

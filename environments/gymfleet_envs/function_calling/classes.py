@@ -1,7 +1,7 @@
-"""BFCL's own classes, whose methods are the functions of its dialogues: loaded from the user's copy, if it is known.
+"""BFCL's own classes, whose methods are the functions of its dialogues, loaded from the user's copy if it is known.
 
-They are code, and run in this process. So a file is loaded only if its digest is that of the published package, of
-which it is known what it does: none of these evaluates, opens or starts anything.
+They are code that runs in this process. So a file is loaded only if its digest is that of the published package, whose
+behaviour is known: none of its files evaluates, opens or starts anything.
 """
 
 import functools
@@ -38,20 +38,20 @@ _OURS: Final = "gymfleet_bfcl_classes"
 
 
 class UnknownSource(Exception):
-    """A class cannot be loaded. The message names the file and says why."""
+    """A class cannot be loaded. The message names the file and the reason."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a file of the known digest, and lets it import its neighbour under our name."""
+    """Runs a file with the known digest, and lets it import its neighbour under our name."""
 
     def get_data(self, path: str) -> bytes:
-        """Return the bytes that are run. No compiled file is read or written."""
+        """Return the bytes to run. No compiled file is read or written."""
         if not path.endswith(".py"):
             raise OSError(path)
         return _source(Path(path)).replace(_PACKAGE.encode(), _OURS.encode())
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Write nothing beside the user's files."""
+        """Write nothing next to the user's files."""
 
 
 def _source(path: Path) -> bytes:
@@ -65,7 +65,7 @@ def _source(path: Path) -> bytes:
 
 @functools.cache
 def load_class(name: str, directory: Path) -> type[Any]:
-    """Return a class of BFCL's from the directory with its modules. Raises `UnknownSource`."""
+    """Return one of BFCL's classes from the directory with its modules. Raises `UnknownSource`."""
     if name not in CLASSES:
         raise UnknownSource(f"class {name} is not played; {', '.join(CLASSES)} are")
     if _OURS not in sys.modules:

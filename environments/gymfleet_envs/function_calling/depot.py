@@ -1,4 +1,4 @@
-"""The world of generated dialogues: a depot with shelves, on which lie items, and reservations for customers."""
+"""The world of generated dialogues: a depot with items on shelves, and reservations for customers."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ FUNCTIONS: Final[Mapping[str, tuple[str, Mapping[str, Mapping[str, str]]]]] = {
     "cancel": ("Cancel a reservation.", {"reservation_id": _COUNT}),
     "reservations": ("Tell which reservations there are.", {}),
 }  # fmt: skip
-"""What each function does, and its parameters; all are required."""
+"""Each function's description and parameters; all are required."""
 _KINDS: Final = {"string": str, "integer": int}
 _MAX_COUNT: Final = 10**6
 _MAX_ENTRIES: Final = 2_000
@@ -34,21 +34,21 @@ _MAX_CHARS: Final = 100
 
 
 class Depot(World):
-    """Shelves, reservations, and the names that this task's functions have."""
+    """Shelves, reservations, and the names of this task's functions."""
 
     def __init__(self, names: Mapping[str, str], state: dict[str, Any]) -> None:
         self._names = names
-        """From a function's name in this task to ours; those that are given later included."""
+        """Maps a function's name in this task to ours, including functions that are given later."""
         self._state = state
 
     @classmethod
     def of(cls, task: Dialogue) -> Self:
-        """Begin as the task says: `names`, `shelves` (items with counts), `labels` and `reservations`."""
+        """Make the depot that the task describes: `names`, `shelves` (items with counts), `labels`, `reservations`."""
         config = json.loads(task.config)
         return cls(config.pop("names"), config)
 
     def call(self, call: Call) -> str:
-        """Answer JSON with what was done, or with `error`."""
+        """Make a call and return JSON with its result, or with `error`."""
         if (refused := refusal(call)) is not None:
             return refused
         if call.name not in self._names:
@@ -131,7 +131,7 @@ class Depot(World):
         return None if 0 < count <= _MAX_COUNT else {"error": f"count must be from 1 to {_MAX_COUNT}"}
 
     def is_like(self, other: Self) -> bool:
-        """Compare shelves, labels and reservations; their numbers are part of them."""
+        """Compare shelves, labels, and reservations with their numbers."""
         return self._state == other._state
 
     def key(self) -> str:
@@ -149,7 +149,7 @@ class Depot(World):
 
 
 def _fault(parameters: Mapping[str, Mapping[str, str]], arguments: Mapping[str, Value]) -> str | None:
-    """Return what is wrong with a call's arguments, if anything."""
+    """Return the fault of a call's arguments, if any."""
     for name, value in arguments.items():
         if name not in parameters:
             return f"got an unexpected keyword argument '{name[:_MAX_CHARS]}'"

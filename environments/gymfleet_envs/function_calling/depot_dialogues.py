@@ -1,4 +1,4 @@
-"""Generated dialogues in the depot: requests that follow on one another, one of which cannot be met at once."""
+"""Generated dialogues in the depot: successive requests, one of which cannot be met at once."""
 
 import json
 import random
@@ -24,37 +24,37 @@ _ITEMS: Final = ("lamps", "kettles", "ladders", "buckets", "clocks", "radios", "
 _LABELS: Final = ("fragile", "returns", "for repair", "heavy", "sold", "new stock", "winter", "to be checked")
 _CUSTOMERS: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon", "Kira", "Leo")
 _MET_TURNS: Final = 3
-"""How many requests a dialogue has that ask for calls."""
+"""The number of a dialogue's requests that ask for calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, the function that it needs, and its gold calls step by step: function, arguments, what counts."""
+    """A request, the function that it needs, and its gold steps: function, arguments, whether the result counts."""
 
     text: str
     function: str
     steps: tuple[tuple[str, dict[str, Any], bool], ...]
     vague: str = ""
-    """The same without something that is needed."""
+    """The same request without a detail that is needed."""
     rest: str = ""
-    """What was left out, said afterwards."""
+    """The missing detail, said afterwards."""
 
 
 @dataclass(slots=True)
 class _Draft:
-    """The depot as it is after the turns that were drawn, by our own names for functions."""
+    """The depot after the turns drawn so far, with our own names for functions."""
 
     rng: random.Random
     depot: Depot
     state: dict[str, Any]
     used: set[str] = field(default_factory=set)
-    """Items that a request was about: each is asked for once."""
+    """The items of earlier requests: each item is in one request only."""
 
     def shelf(self, *, but: str = "") -> str:
         return self.rng.choice([str(shelf) for shelf in self.state["shelves"] if shelf != but])
 
     def lot(self) -> tuple[str, str, int]:
-        """Return a shelf, an item on it that is on no other and was not asked for yet, and how many there are."""
+        """Return a shelf, an item that is only on this shelf and in no earlier request, and its count."""
         lots = [(shelf, item, count) for shelf, items in self.state["shelves"].items() for item, count in items.items()
                 if item not in self.used]  # fmt: skip
         chosen = self.rng.choice(lots)
@@ -140,9 +140,9 @@ _REQUESTS: Final[tuple[Callable[[_Draft], _Asked], ...]] = (_add, _remove, _move
 
 
 def draw_dialogue(rng: random.Random) -> Dialogue:
-    """Draw a depot and three requests of different kinds; for one of them the function is missing, or a word.
+    """Draw a depot and three requests of different kinds; one of them lacks its function, or a detail.
 
-    What is missing is given in the next turn; until then there is nothing to be called.
+    The next turn gives what is missing; until then, there is nothing to call.
     """
     names = {function: rng.choice(options) for function, options in _NAMES.items()}
     state = _depot(rng)

@@ -1,4 +1,4 @@
-"""Playing a dialogue: turns of the user's, steps of calls within each, and BFCL's check after each turn."""
+"""Plays a dialogue: turns of the user, steps of calls within each turn, and BFCL's check after each turn."""
 
 import copy
 import hashlib
@@ -11,9 +11,9 @@ from gymfleet_envs.function_calling.task import Dialogue, Turn
 from gymfleet_envs.function_calling.world import World, undefined
 
 STEPS_PER_TURN: Final = 20
-"""How many replies with calls a turn takes. One more, and the task has failed: BFCL's own limit."""
+"""The most replies with calls in a turn, which is BFCL's own limit. With one more, the task has failed."""
 CALLS_PER_STEP: Final = 100
-"""How many calls of a reply are made; a reply with more fails the task."""
+"""The most calls in a reply; a reply with more fails the task."""
 DONE: Final = "Done."
 CANNOT: Final = "None of the functions can be used for this, or something that they need is not given."
 
@@ -45,7 +45,7 @@ class Play:
         return self._calls(calls) if calls else self._end_turn()
 
     def _calls(self, calls: Sequence[Call]) -> str:
-        """Make the calls; the results are shown as BFCL's prompting mode shows them."""
+        """Make the calls, and return the results in the form of BFCL's prompting mode."""
         self._steps += 1
         if self._steps > STEPS_PER_TURN:
             return self._lost(f"A turn takes {STEPS_PER_TURN} replies with calls. The task is over.")
@@ -77,7 +77,7 @@ class Play:
         return "The task is over." if self.is_over else self._task.turns[self._number].text
 
     def solution(self) -> str | None:
-        """Return the reply that the gold calls ask for next; None where they lead nowhere from here."""
+        """Return the next reply with gold calls; None if they do not lead to the solution from here."""
         if self.is_over or self._failed or not self._task.solvable:
             return None
         turn = self._task.turns[self._number]
@@ -93,7 +93,7 @@ class Play:
         return written(self._named(turn.steps[made].calls))
 
     def _steps_made(self, turn: Turn) -> int | None:
-        """Return after how many gold steps the world would be as it is, with results that are known: the most."""
+        """Return the most gold steps after which the world would be as it is, with results that are known."""
         gold, results, found = self._gold.copy(), list[str](), None
         for number in range(len(turn.steps) + 1):
             if self._world.is_like(gold) and _within(results, self._results):
@@ -103,7 +103,7 @@ class Play:
         return found
 
     def _named(self, calls: Sequence[str]) -> list[Call]:
-        """Return gold calls with names for all arguments: what models write has no others."""
+        """Return gold calls with names for all arguments, since models write only named ones."""
         parameters = dict(self._task.parameters)
         return [
             Call(call.name, {**dict(zip(parameters[call.name], call.unnamed, strict=False)), **call.arguments})
@@ -123,7 +123,7 @@ class Play:
 
 
 def make_gold(turn: Turn, world: World) -> list[str]:
-    """Make a turn's gold calls in a world; return the results that are asked for."""
+    """Make a turn's gold calls in a world; return the results that count."""
     counted = []
     for step in turn.steps:
         results = [world.call(call) for call in _read(step.calls)]
@@ -136,5 +136,5 @@ def _read(calls: Sequence[str]) -> list[Call]:
 
 
 def _within(wanted: Sequence[str], results: Sequence[str]) -> bool:
-    """Return whether all are among the results, as often as they are wanted, in any order."""
+    """Return whether the results contain all wanted ones, as often as they are wanted, in any order."""
     return not Counter(wanted) - Counter(results)

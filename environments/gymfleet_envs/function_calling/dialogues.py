@@ -1,4 +1,4 @@
-"""BFCL's rows of several turns, as dialogues."""
+"""Reads BFCL's rows of several turns as dialogues."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def dialogue_of(
 
 
 def _held_out(row: Mapping[str, Any], functions: Sequence[Described], entry: str) -> dict[int, list[str]]:
-    """Return which functions are given only in a later turn, by the number of the turn."""
+    """Return the functions that are given only in a later turn, by the number of the turn."""
     given = row.get("missed_function", {})
     known = {function["name"] for function in functions}
     match given:

@@ -67,7 +67,7 @@ class FunctionCalling(Environment[FunctionCallingTask]):
         ),
     )
     _classes: ClassVar[Path] = Path()
-    """Where BFCL's classes are, if its tasks are played."""
+    """The directory of BFCL's classes, if its tasks are played."""
 
     def __init__(self) -> None:
         self._task: FunctionCallingTask
@@ -86,11 +86,11 @@ class FunctionCalling(Environment[FunctionCallingTask]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """What is played of BFCL's wheel, or of its unpacked package."""
+        """Import the parts of BFCL's wheel, or of its unpacked package, that are played."""
         unpack(source, target)
 
     def reset(self, task: FunctionCallingTask, seed: int) -> str:
-        """The functions, and the first request. The task says it all; the seed changes nothing."""
+        """Return the functions and the first request. The task determines everything; the seed changes nothing."""
         del seed
         self._task = task
         if isinstance(task, Questions):
@@ -159,7 +159,7 @@ class FunctionCalling(Environment[FunctionCallingTask]):
         raise TypeError("a dialogue has no questions")
 
     def state_key(self) -> str:
-        """Which request is open, and what a dialogue's calls have made."""
+        """The open request, and the state that a dialogue's calls have made."""
         task = hashlib.sha256(repr(self._task).encode(errors="replace")).hexdigest()
         state = (self._number, self._over) if self._play is None else self._play.key()
         return repr((task, state))
@@ -169,7 +169,7 @@ class FunctionCalling(Environment[FunctionCallingTask]):
         return None if self._play is None else hashlib.sha256(self._play.key().encode(errors="replace")).hexdigest()
 
     def snapshot(self) -> Self:
-        """A copy with a world of its own; the task is shared."""
+        """A copy with its own world; the task is shared."""
         other = copy.copy(self)
         other._play = None if self._play is None else self._play.copy()  # noqa: SLF001 - of its own kind
         return other

@@ -16,12 +16,12 @@ from gymfleet_envs.tasks import GeneratedTasks
 
 LEVELS: Final = ("simple", "multiple", "parallel", "irrelevance", "multi_turn")
 _SAID: Final = 0.5
-"""How often a request says what has a default."""
+"""The probability that a request states an argument that has a default."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A template under the names of one task."""
+    """A template with the names of one task."""
 
     template: Template
     name: str
@@ -56,7 +56,7 @@ def _named(rng: random.Random, template: Template) -> _Function:
 
 
 def _request(rng: random.Random, function: _Function, unsaid: Parameter | None = None) -> _Request:
-    """Ask for a call, with all that is required but for `unsaid`."""
+    """Make a request for a call that states all required arguments except `unsaid`."""
     words, possible = [function.template.request], dict[str, list[Value]]()
     for parameter in function.template.parameters:
         value = parameter.draw(rng)
@@ -96,10 +96,10 @@ def _parallel(rng: random.Random) -> Questions:
 
 
 def _irrelevance(rng: random.Random) -> Questions:
-    """Two requests to the same functions, in any order: one that they answer, and one that they cannot.
+    """Draw two requests to the same functions, in any order: one that they answer, and one that they cannot.
 
-    Whoever calls nothing misses the one, whoever always calls misses the other. The one that they cannot answer is
-    for a function that is not there, or lacks what one that is there needs.
+    A policy that never calls misses the first; one that always calls misses the second. The second request is for a
+    function that is not listed, or lacks an argument that a listed function needs.
     """
     *functions, absent = _functions(rng, rng.randint(3, 5))
     answered = _question([_request(rng, rng.choice(functions))], "multiple")
@@ -121,5 +121,5 @@ _DRAWS: Final[Mapping[str, Callable[[random.Random], FunctionCallingTask]]] = {
 
 
 def generated_tasks() -> GeneratedTasks[FunctionCallingTask]:
-    """Five levels: one function; one of several; several calls; what cannot be called; a dialogue in the depot."""
+    """Five levels: one function; one of several; several calls; requests without a call; a dialogue in the depot."""
     return GeneratedTasks("function_calling", lambda rng, level: _DRAWS[level](rng), repr, levels=LEVELS)

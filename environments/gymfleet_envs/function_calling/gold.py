@@ -8,7 +8,7 @@ from gymfleet_envs.function_calling.checker import Answer, Function
 
 
 def gold_calls(functions: Sequence[Function], answers: Sequence[Answer]) -> list[Call]:
-    """Return one call for each answer: of each argument the first value; what may be left out is left out."""
+    """Return one call for each answer, with the first value of each argument and without optional arguments."""
     return [_call(functions, answer) for answer in answers]
 
 
@@ -25,7 +25,7 @@ def _call(functions: Sequence[Function], answer: Answer) -> Call:
 
 
 def _first(values: Sequence[Value], described: Mapping[str, Any]) -> Value:
-    """Return the first value that is not the mark of what may be left out; within dicts, values are lists again."""
+    """Return the first value that is not the mark of an optional argument; within dicts, values are lists again."""
     chosen = next((value for value in values if value != ""), "")
     if described.get("type") == "dict" and isinstance(chosen, dict):
         return _dict(chosen)

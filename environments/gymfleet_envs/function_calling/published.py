@@ -16,9 +16,9 @@ from gymfleet_envs.function_calling.world import ERROR, World, refusal, undefine
 
 _STATELESS: Final = ("MathAPI",)
 _MAX_DIGITS: Final = 1000
-"""Of a precision or a number of decimal places."""
+"""Limit of a precision or a number of decimal places."""
 _MAX_BITS: Final = 100_000
-"""Of a power of integers."""
+"""Limit of a power of integers."""
 _MAX_RESULT: Final = 1_000_000
 _MAX_PLACES: Final = 5_000
 _MAX_CHARS: Final = 2_000_000
@@ -33,7 +33,7 @@ class PublishedWorld(World):
 
     @classmethod
     def of(cls, task: Dialogue, directory: Path) -> Self:
-        """Make the instances as BFCL does. Raises `UnknownSource`, and what the class raises for a damaged scenario."""
+        """Make the instances as BFCL does. Raises `UnknownSource`, and the class's errors for a damaged scenario."""
         config, instances = json.loads(task.config), {}
         for name in task.classes:
             instances[name] = load_class(name, directory)()
@@ -42,7 +42,7 @@ class PublishedWorld(World):
         return cls(instances)
 
     def call(self, call: Call) -> str:
-        """Call a public method with the arguments as they are: a method of the last class that has one."""
+        """Call a public method, of the last class that has it, with the arguments unchanged."""
         if (refused := refusal(call) or _excess(call)) is not None:
             return refused
         method = self._method(call.name)
@@ -62,7 +62,7 @@ class PublishedWorld(World):
         return next((method for method in methods if inspect.ismethod(method)), None)
 
     def is_like(self, other: Self) -> bool:
-        """Compare what is public in each instance, as BFCL does."""
+        """Compare the public attributes of each instance, as BFCL does."""
         try:
             return all(
                 _public(instance) == _public(other._instances[name]) for name, instance in self._instances.items()
@@ -71,7 +71,7 @@ class PublishedWorld(World):
             return False
 
     def key(self) -> str:
-        """Return what is in the instances, private parts included: the next calls depend on them, too."""
+        """Return the content of the instances, including private parts, because the next calls depend on those too."""
         return repr([(name, _plain(vars(instance), 0)) for name, instance in self._instances.items()])
 
     def copy(self) -> Self:
@@ -80,7 +80,7 @@ class PublishedWorld(World):
 
     @property
     def is_too_large(self) -> bool:
-        """Copies in the file system share what is in them, so that a few calls could make a tree that never ends."""
+        """Whether the files are too large: copies share their contents, so a few calls could make an endless tree."""
         files = self._instances.get("GorillaFileSystem")
         return files is not None and _is_too_large(files.root)
 
@@ -101,7 +101,7 @@ def _as_text(result: Any) -> str:
 
 
 def _excess(call: Call) -> str | None:
-    """Return the answer to arguments for which some of BFCL's methods would compute for hours."""
+    """Return the answer to arguments with which some of BFCL's methods would compute for hours."""
     for name in ("precision", "decimal_places"):
         places = call.arguments.get(name, 0)
         if isinstance(places, int) and abs(places) > _MAX_DIGITS:
@@ -119,7 +119,7 @@ def _bits(base: int, exponent: int) -> float:
 
 
 def _is_too_large(root: Any) -> bool:
-    """Return whether a tree has too many places, counted along each way to them, or too long paths and contents."""
+    """Return whether a tree has too many places, counted once per path to them, or too long paths and contents."""
     places, chars, pending = 0, 0, [(root, 0, 0)]
     while pending:
         item, path, level = pending.pop()

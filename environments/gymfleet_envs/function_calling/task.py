@@ -1,4 +1,4 @@
-"""What a task holds: functions with questions that stand for themselves, or a dialogue in a world."""
+"""The data of a task: functions with independent questions, or a dialogue in a world."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -13,12 +13,12 @@ class Question:
     text: str
     kind: Kind
     answers: str = "[]"
-    """JSON: for each call that is right, its function and the values that each argument may have."""
+    """JSON: for each right call, its function and the values that each argument may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Requests to the same functions, one after the other; the task is solved if all are answered rightly."""
+    """Requests to the same functions, one after the other; the task is solved if all answers are right."""
 
     functions: str
     """JSON: the list of descriptions that the first observation shows."""
@@ -31,15 +31,15 @@ class GoldStep:
 
     calls: tuple[str, ...]
     counts: bool = True
-    """Whether the results are asked for. If not, the calls only find out what later ones need."""
+    """Whether the results count. If not, the calls only find out what later ones need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request of a dialogue, with what makes it right; without gold steps there is nothing to be done in it."""
+    """One request of a dialogue, with its gold steps; if there are none, there is nothing to do in the turn."""
 
     text: str
-    """As it is shown, with the functions that are given now."""
+    """The text shown, with the functions that are given in this turn."""
     steps: tuple[GoldStep, ...]
     gives: tuple[str, ...] = ()
     """Functions that cannot be called before this turn."""
@@ -52,17 +52,17 @@ class Dialogue:
     functions: str
     """JSON: the list of descriptions that the first observation shows."""
     parameters: tuple[tuple[str, tuple[str, ...]], ...]
-    """The names of the parameters of each function that there is, in order."""
+    """The names of each existing function's parameters, in order."""
     turns: tuple[Turn, ...]
     world: Literal["depot", "published"]
     config: str
-    """JSON: what the world begins with."""
+    """JSON: the initial state of the world."""
     classes: tuple[str, ...] = ()
-    """Of a published world: the classes whose methods are the functions."""
+    """For a published world: the classes whose methods are the functions."""
     long_context: bool = False
-    """Of a published world: whether its state is filled up with what distracts."""
+    """For a published world: whether its state is padded with distracting content."""
     solvable: bool = True
-    """Whether the gold calls can be written in the form that models are to use."""
+    """Whether the gold calls can be written in the form that models have to use."""
 
 
 FunctionCallingTask: TypeAlias = Questions | Dialogue

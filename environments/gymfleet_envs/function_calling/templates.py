@@ -1,4 +1,4 @@
-"""Functions of everyday life, and the words in which their arguments are asked for."""
+"""Functions of everyday life, and the words with which requests state their arguments."""
 
 import random
 from collections.abc import Callable
@@ -27,17 +27,17 @@ Draw = Callable[[random.Random], Value]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """An argument of a function; each is equal to itself alone."""
+    """An argument of a function; each is equal only to itself."""
 
     names: tuple[str, ...]
-    """What it may be called; a task chooses."""
+    """Its possible names, of which a task chooses one."""
     kind: str
     description: str
     draw: Draw
     words: str
-    """How a request says it: ` for {} people`. Of a truth value, what says that it is true."""
+    """Its words in a request, such as ` for {} people`. For a truth value, the words that make it true."""
     default: Value = None
-    """What holds where it is not said; None for what is required."""
+    """The value if a request does not state it; None if it is required."""
     enum: tuple[str, ...] = ()
     items: str = ""
 
@@ -47,7 +47,7 @@ class Parameter:
         return self.default is None
 
     def described(self) -> dict[str, Any]:
-        """Return its description, as BFCL writes it."""
+        """Return its description in BFCL's form."""
         told: dict[str, Any] = {"type": self.kind, "description": self.description}
         if self.kind == "array":
             told["items"] = {"type": self.items}
@@ -72,7 +72,7 @@ class Template:
     names: tuple[str, ...]
     description: str
     request: str
-    """How a request begins; the words of the arguments follow."""
+    """The beginning of a request; the words of the arguments follow."""
     parameters: tuple[Parameter, ...]
 
 

@@ -1,4 +1,4 @@
-"""What is shown, in the words of BFCL's prompting mode."""
+"""The texts that are shown, in the words of BFCL's prompting mode."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ INSTRUCTIONS: Final = (
     "Once you have no more functions to call, the system will consider the current turn complete and proceed to the "
     "next turn or task."
 )
-"""BFCL's system prompt, but for the functions, which differ from task to task."""
+"""BFCL's system prompt, without the functions, which differ from task to task."""
 _NOTE: Final = " Note that the provided function is in Python 3 syntax."
 _MORE: Final = "I have updated some more functions you can choose from. What about now?"
 
@@ -36,17 +36,17 @@ def opening(functions: str, request: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _laid_out(functions: str) -> str:
-    """Lay JSON out as BFCL does, which takes milliseconds: a group's episodes share it."""
+    """Format JSON as BFCL does; it takes milliseconds, so a group's episodes share the result."""
     return json.dumps(json.loads(functions), indent=4)
 
 
 def given_later(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Return the turn that gives functions which were missing; BFCL shows them as Python's `str` does."""
+    """Return the text of a turn that gives missing functions; BFCL shows them in the form of Python's `str`."""
     return f"{list(functions)}\n{_MORE}"
 
 
 def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return messages as one text: a system message first and bare, the others with their roles if there are more."""
+    """Return messages as one text: system messages first and bare, the others with roles if there are several."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     rest = [message for message in messages if message["role"] != "system"]
     said = [one["content"] if len(rest) == 1 else f"{one['role']}: {one['content']}" for one in rest]

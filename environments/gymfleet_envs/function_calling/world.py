@@ -1,4 +1,4 @@
-"""What a dialogue's functions act on."""
+"""The world on which a dialogue's functions act."""
 
 from abc import ABC, abstractmethod
 from typing import Final, Self
@@ -10,11 +10,11 @@ _MAX_NAME: Final = 100
 
 
 class World(ABC):
-    """The state that one session's calls change, and nobody else's."""
+    """The state that only one session's calls change."""
 
     @abstractmethod
     def call(self, call: Call) -> str:
-        """Make a call and return its result, or `Error during execution: ...`. Never raises for what a model wrote."""
+        """Make a call; return its result, or `Error during execution: ...`. Never raises because of a model's text."""
 
     @abstractmethod
     def is_like(self, other: Self) -> bool:
@@ -31,14 +31,14 @@ class World(ABC):
     @property
     @abstractmethod
     def is_too_large(self) -> bool:
-        """Return whether the state has outgrown what a session may hold."""
+        """Return whether the state is larger than a session may hold."""
 
 
 def refusal(call: Call) -> str | None:
-    """Return the answer to a call whose arguments were not read, if it is one."""
+    """Return the answer to a call whose arguments were not read; None for any other call."""
     return f"{ERROR}{call.fault}" if call.fault else None
 
 
 def undefined(call: Call) -> str:
-    """Return the answer to a call of what there is not."""
+    """Return the answer to a call of a function that does not exist."""
     return f"{ERROR}name '{call.name.partition('.')[0][:_MAX_NAME]}' is not defined"

@@ -1,4 +1,4 @@
-"""What the agent may say: a call of one of the tools, or the final answer."""
+"""The agent's actions: a call of one of the tools, or the final answer."""
 
 import re
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ TOOLS: Final = (
     _tool("count", "Make a variable of the number of entities in a variable.", variable=_SET),
     _tool("final_answer", "End with the variable that answers the question.", variable=_SET),
 )  # fmt: skip
-"""AgentBench's seven, and its final answer, which it takes as text alone."""
+"""AgentBench's seven tools, and its final answer, which AgentBench takes only as text."""
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     tool.name: tuple(tool.parameters["required"])  # type: ignore[arg-type]  # written above as a list of names
     for tool in TOOLS
@@ -59,7 +59,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call a tool, or what the agent takes for one."""
+    """Call a tool, or a name that the agent takes for one."""
 
     name: str
     arguments: tuple[str, ...]
@@ -73,7 +73,7 @@ class FinalAnswer:
 
 
 def read_action(text: str) -> Call | FinalAnswer | None:
-    """Read a call or an answer, alone or in AgentBench's reply; None when it is neither."""
+    """Read a call or an answer, alone or in AgentBench's reply format; None if the text is neither."""
     text = text.strip()
     if text.startswith(("Thought:", "Action")):
         text = _FORMAT.parse(text).action or ""
@@ -84,13 +84,13 @@ def read_action(text: str) -> Call | FinalAnswer | None:
 
 
 def _arguments(name: str, text: str) -> tuple[str, ...]:
-    """Split at the last comma where the tool has two arguments: the names of entities have commas too."""
+    """Split at the last comma if the tool has two arguments: names of entities may contain commas."""
     given = text.rsplit(",", 1) if len(PARAMETERS.get(name, ())) == 2 else [text]
     return tuple(argument for one in given if (argument := one.strip()))
 
 
 def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:
-    """Return AgentBench's wording of a call of one of `TOOLS`. Raises `BadArguments`."""
+    """Return a call of one of `TOOLS` in AgentBench's format. Raises `BadArguments`."""
     if tool == "final_answer":
         variable = str(arguments["variable"]).strip()
         if _VARIABLE.fullmatch(variable) is None:

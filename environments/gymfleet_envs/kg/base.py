@@ -1,4 +1,4 @@
-"""What a session asks of a knowledge base, wherever that is."""
+"""The interface of a knowledge base, wherever it is."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ class KnowledgeBase(Protocol):
     """A graph in this process, or behind a SPARQL endpoint. Relations and attributes come sorted."""
 
     def is_entity(self, text: str) -> bool:
-        """Return whether a text is an id that an entity has or may have."""
+        """Return whether a text is the id of an entity, or may be one."""
 
     def relations(self, what: Program | str) -> tuple[str, ...]:
         """Return the relations that lead on from a set's members, or from an entity."""
@@ -18,7 +18,7 @@ class KnowledgeBase(Protocol):
         """Return the numerical attributes that members of a set have."""
 
     def range_of(self, relation: str) -> str:
-        """Return the type of what a relation leads to."""
+        """Return the type of the entities that a relation leads to."""
 
     def members(self, program: Program) -> frozenset[str] | None:
-        """Return a set's members without the entities that it was made from; None where there are too many."""
+        """Return a set's members without the entities that it was made from; None if there are too many."""

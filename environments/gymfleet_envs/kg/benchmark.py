@@ -1,4 +1,4 @@
-"""AgentBench's own questions, and what it knows of Freebase's relations."""
+"""AgentBench's own questions, and its ontology of Freebase's relations."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _SPLITS: Final[dict[str, Split]] = {"dev": "validation", "std": "test", "standard": "test", "test": "test"}
-"""By the name of the file; all others are for training, such as kg_rl_all."""
+"""Splits by the name of the file; all other files, such as kg_rl_all, are for training."""
 _PRECEDENCE: Final[dict[Split, int]] = {"test": 0, "validation": 1, "train": 2}
 _PLACES: Final = (".", "data/knowledgegraph", "knowledgegraph")
 _ONTOLOGIES: Final = (".", "ontology", "src/server/tasks/knowledgegraph/ontology")
@@ -34,7 +34,7 @@ class _Answer(BaseModel):
 
 
 class _Question(BaseModel):
-    """An entry of AgentBench's files; the rest is of no use to us."""
+    """An entry of AgentBench's files; its other fields are not used."""
 
     model_config = ConfigDict(frozen=True)
     question: Annotated[str, Field(min_length=1, max_length=8192)]
@@ -54,7 +54,7 @@ _QUESTIONS: Final = TypeAdapter(list[_Question])
 
 @dataclass(frozen=True, slots=True)
 class Ontology:
-    """Which relations and attributes AgentBench shows, and what relations lead to; empty without its files."""
+    """The relations and attributes that AgentBench shows, and the types that relations lead to; empty without files."""
 
     relations: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ def question_files(data: Path) -> list[Path]:
 
 
 def copy_questions(source: Path, target: Path) -> None:
-    """Copy what `benchmark_tasks` and `ontology_of` read."""
+    """Copy the files that `benchmark_tasks` and `ontology_of` read."""
     for path in question_files(source):
         shutil.copyfile(path, target / path.name)
     for name in (_VOCABULARY, _ROLES):
@@ -81,7 +81,7 @@ def copy_questions(source: Path, target: Path) -> None:
 def benchmark_tasks(data: Path) -> ListedTasks[KgTask]:
     """Return every question with its own `qid`: `dev` for validation, `std` for testing, others for training.
 
-    A question that stands in several files belongs to the one that is held out; `left_out` names what is left out.
+    A question that is in several files belongs to the one that is held out; `left_out` names the questions left out.
     Raises `TaskDataError`.
     """
     left_out: list[str] = []
@@ -105,7 +105,7 @@ def benchmark_tasks(data: Path) -> ListedTasks[KgTask]:
 
 
 def ontology_of(data: Path) -> Ontology:
-    """Return what `vocab.json` and `fb_roles` say. Raises `TaskDataError` where one of them is damaged or alone."""
+    """Read `vocab.json` and `fb_roles`. Raises `TaskDataError` if one is damaged, or there without the other."""
     vocabulary, roles = _ontology_file(data, _VOCABULARY), _ontology_file(data, _ROLES)
     if vocabulary is None and roles is None:
         return Ontology()
@@ -116,13 +116,13 @@ def ontology_of(data: Path) -> Ontology:
 
 
 def _task(entry: _Question, source: Freebase) -> KgTask:
-    """Return an entry as a task. What it names beside Freebase's ids, such as a year, is no entity for the tools."""
+    """Return an entry as a task. Names without a Freebase id, such as a year, are not entities for the tools."""
     gold = frozenset(answer.answer_argument for answer in entry.answer)
     return KgTask(entry.question, tuple(entry.entities.items()), gold, _program(entry), source)
 
 
 def _program(entry: _Question) -> Program | None:
-    """Return what the gold calls make; None where one of them could not be made, as AgentBench's own tools have it."""
+    """Return the program of the gold calls; None if AgentBench's own tools could not make one of them."""
     calls = [read_action(action) for action in entry.actions]
     try:
         made = [(call.name, call.arguments) for call in calls if isinstance(call, Call)]

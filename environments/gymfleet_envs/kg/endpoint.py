@@ -1,4 +1,4 @@
-"""Freebase behind a SPARQL endpoint. Whatever it fails to answer is a failure of the machinery and no empty answer."""
+"""Freebase behind a SPARQL endpoint. If it fails to answer, that is a technical failure and not an empty answer."""
 
 import json
 import threading
@@ -21,12 +21,12 @@ from gymfleet_envs.kg.sparql import NAMESPACE, links_query, members_query, range
 _KEPT: Final = 10_000
 _ACCEPTED: Final = {"Accept": "application/sparql-results+json"}
 _ZONE: Final = "-08:00"
-"""Virtuoso shows Freebase's dates with its own zone, which the gold answers do not have."""
+"""The time zone that Virtuoso adds to Freebase's dates; the gold answers do not have it."""
 Row = Mapping[str, Mapping[str, str]]
 
 
 class Endpoint:
-    """What sessions ask of Freebase. One object serves all threads of a process."""
+    """Freebase as a knowledge base. One object serves all threads of a process."""
 
     def __init__(self, options: KgOptions, ontology: Ontology) -> None:
         self._url = str(options.endpoint)
@@ -42,27 +42,27 @@ class Endpoint:
         self._range = lru_cache(_KEPT)(self._asked_range)
 
     def check(self) -> None:
-        """Ask for nothing in particular. Raises `EngineLost` where nobody answers."""
+        """Send a query for anything at all. Raises `EngineLost` if nobody answers."""
         self._rows("SELECT ?x WHERE { ?x ?y ?z } LIMIT 1")
 
     def is_entity(self, text: str) -> bool:
-        """Return whether it is Freebase's kind of id."""
+        """Return whether a text has the form of Freebase's ids."""
         return FREEBASE_ID.fullmatch(text) is not None
 
     def relations(self, what: Program | str) -> tuple[str, ...]:
-        """Return the relations of AgentBench's list that lead on. Raises `EngineLost`."""
+        """Return the relations in AgentBench's list that lead on. Raises `EngineLost`."""
         return self._leads_on(what)[0]
 
     def attributes(self, what: Program) -> tuple[str, ...]:
-        """Return the attributes of AgentBench's list. Raises `EngineLost`."""
+        """Return the attributes in AgentBench's list. Raises `EngineLost`."""
         return self._leads_on(what)[1]
 
     def range_of(self, relation: str) -> str:
-        """Return the type of what a relation leads to. Raises `EngineLost`."""
+        """Return the type of the entities that a relation leads to. Raises `EngineLost`."""
         return self._ontology.ranges.get(relation) or (UNTYPED if self._ontology.ranges else self._range(relation))
 
     def members(self, program: Program) -> frozenset[str] | None:
-        """Return a set's members; None where there are more than may be. Raises `EngineLost`."""
+        """Return a set's members; None if there are more than allowed. Raises `EngineLost`."""
         rows = self._rows(members_query(program, self._options.max_rows))
         if len(rows) > self._options.max_rows:
             return None
@@ -89,7 +89,7 @@ class Endpoint:
         return known
 
     def _names(self, rows: Iterable[Row]) -> set[str]:
-        """Return those of Freebase's own, of which the names can stand in a call and in a query."""
+        """Return Freebase's own names that can be used in a call and in a query."""
         found = (row["rel"]["value"] for row in rows)
         names = (value.removeprefix(NAMESPACE) for value in found if value.startswith(NAMESPACE))
         return {name for name in names if RELATION.fullmatch(name)}
@@ -99,7 +99,7 @@ class Endpoint:
         return _short(rows[0]["type"]) if rows else UNTYPED
 
     def _rows(self, query: str) -> list[Row]:
-        """Return the bindings of a query, all of them. Raises `EngineLost`."""
+        """Return all bindings of a query. Raises `EngineLost`."""
         try:
             try:
                 content = self._fetched(query)

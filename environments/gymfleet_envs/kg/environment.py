@@ -81,25 +81,25 @@ class KnowledgeGraph(Environment[KgTask]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Load triples into a store on disk; copy AgentBench's questions and what it knows of Freebase's relations."""
+        """Load triples into a store on disk; copy AgentBench's questions and its ontology of Freebase's relations."""
         import_files(source, target)
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """For the endpoint. A graph in this process answers at once."""
+        """Whether there is an endpoint. A graph in this process answers at once."""
         return cls.options.endpoint is not None
 
     @classmethod
     def longest_call_s(cls) -> float:
-        """Two queries of an endpoint, each with the wait for a connection and its making."""
+        """The time of two queries to an endpoint, each with the wait for a connection and the opening of one."""
         return 3 * cls.options.query_timeout_s if cls.options.endpoint is not None else 0.0
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
-        """AgentBench's wording of the call."""
+        """The call in AgentBench's format."""
         return action_of(tool, arguments)
 
     def reset(self, task: KgTask, seed: int) -> str:
-        """No variables yet. The task says it all; the seed changes nothing."""
+        """Start without variables. The task determines everything; the seed changes nothing."""
         del seed
         self._task = task
         self._base = base_of(task.source, self.options)
@@ -129,14 +129,14 @@ class KnowledgeGraph(Environment[KgTask]):
         return Outcome(observation)
 
     def expert(self) -> ExpertMove | None:
-        """The next of the gold calls; None where the published ones cannot be made."""
+        """The next of the gold calls; None if the published ones cannot be made."""
         if self._over or self._task.program is None:
             return None
         names: dict[Program | str, str] = {one: name for name, one in self._entities.items()}
         return next_move(self._task.program, self._variables, self._listed, names)
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """The calls that are not refused, without neighbours' neighbours; None over an endpoint, which it would ask."""
+        """The calls that are not refused, without neighbours' neighbours; None with an endpoint, to save queries."""
         if self._over:
             return []
         if not isinstance(self._base, Graph):
@@ -155,7 +155,7 @@ class KnowledgeGraph(Environment[KgTask]):
         return [*calls, *(f"Final Answer: #{number}" for number in range(len(self._variables)))]
 
     def state_key(self) -> str:
-        """What the variables hold, in their order; over an endpoint, which calls made them."""
+        """The contents of the variables, in their order; with an endpoint, the calls that made them."""
         if not isinstance(self._base, Graph):
             return repr((self._over, self._variables))
         held = [(one.type, sorted(self._base.everything(one.program)), sorted(topics(one.program)))

@@ -1,4 +1,4 @@
-"""The gold calls, one after the other, as someone makes them who looks before each step."""
+"""The gold calls, one after the other, with a look at the choices before each step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +13,10 @@ def next_move(
     """Return the next move towards the variable that `goal` describes, whatever was done before.
 
     Args:
-        goal: what the answer is.
-        variables: those of the session.
-        listed: the calls that listed relations or attributes already.
-        names: of the question's entities, by id.
+        goal: the program of the answer.
+        variables: the variables of the session.
+        listed: the calls that have listed relations or attributes already.
+        names: the names of the question's entities, by id.
     """
     made: dict[Program | str, str] = {**names}
     made.update({one.program: f"#{number}" for number, one in reversed(list(enumerate(variables)))})
@@ -38,7 +38,7 @@ _REASONS: dict[type[Program], str] = {
 
 
 def _missing(program: Program, made: Mapping[Program | str, str]) -> Program:
-    """Return the first part that is not made yet while all that it is made of is."""
+    """Return the first part that is not made yet although all its own parts are."""
     bases = (program.left, program.right) if isinstance(program, And) else (program.base,)
     for base in bases:
         if not isinstance(base, str) and base not in made:
@@ -47,7 +47,7 @@ def _missing(program: Program, made: Mapping[Program | str, str]) -> Program:
 
 
 def _calls(program: Program, made: Mapping[Program | str, str]) -> tuple[str, str]:
-    """Return the call that lists what there is to choose from, if it needs one, and the call that makes a variable."""
+    """Return the call that lists the choices, if the program needs one, and the call that makes a variable."""
     match program:
         case Join(relation, base):
             what = made.get(base, base)

@@ -1,4 +1,4 @@
-"""A graph in a pyoxigraph store of this process: read-only, and shared by all sessions that ask it."""
+"""A graph in a pyoxigraph store of this process: read-only, and shared by all sessions that query it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pyoxigraph import Literal, NamedNode, Quad, Store
 from gymfleet_envs.kg.program import FREEBASE_ID, And, Count, Extreme, Join, Program, topics
 
 UNTYPED: Final = "common.topic"
-"""The type of what a relation leads to, where the graph says nothing of types."""
+"""The type of the entities that a relation leads to, if the graph has no types."""
 _NAMESPACE: Final = "urn:gymfleet:kg:"
 _KEPT_FACTS: Final = 50_000
 _KEPT_SETS: Final = 2_000
@@ -20,21 +20,21 @@ _INTEGER: Final = NamedNode("http://www.w3.org/2001/XMLSchema#integer")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a graph's parts are called."""
+    """The words for a graph's parts."""
 
     names: Mapping[str, str]
-    """Of entities, by id: only these are asked about."""
+    """The names of entities, by id: questions are about these only."""
     phrases: Mapping[str, str]
-    """Of relations, with `{}` for what the relation leads on from; others are named by their last part."""
+    """Phrases for relations, with `{}` for the starting point; other relations are named by their last part."""
     ranges: Mapping[str, str]
-    """The types of what relations lead to."""
+    """The types of the entities that relations lead to."""
     least_choices: int = 1
-    """Relations of an entity that questions begin with, so that one of them taken blindly is seldom right."""
+    """The fewest relations of an entity that a question begins with, so that a blind choice is seldom right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the graph says of an entity."""
+    """The graph's facts about an entity."""
 
     links: Mapping[str, frozenset[str]]
     numbers: Mapping[str, tuple[int, ...]]
@@ -47,7 +47,7 @@ class Graph:
         self._store = store
         self.words = words
         self.entities = tuple(sorted(words.names))
-        # Bounded, for a graph may be larger than what a process should hold; `everything` includes the topics.
+        # Bounded, because a graph may be larger than a process should hold; `everything` includes the topics.
         self.facts = lru_cache(_KEPT_FACTS)(self._facts)
         self.everything = lru_cache(_KEPT_SETS)(self._evaluated)
         self.relations = lru_cache(_KEPT_SETS)(self._relations)
@@ -55,11 +55,11 @@ class Graph:
         self.phrase = lru_cache(_KEPT_SETS)(self._phrase)
 
     def is_entity(self, text: str) -> bool:
-        """Return whether it is Freebase's kind of id, or that of an entity of this graph."""
+        """Return whether a text has the form of Freebase's ids, or is the id of an entity of this graph."""
         return FREEBASE_ID.fullmatch(text) is not None or text in self.words.names
 
     def range_of(self, relation: str) -> str:
-        """Return the type of what a relation leads to."""
+        """Return the type of the entities that a relation leads to."""
         return self.words.ranges.get(relation, UNTYPED)
 
     def members(self, program: Program) -> frozenset[str]:
@@ -72,7 +72,7 @@ class Graph:
         return sorted((_id(quad.subject), _id(quad.predicate)) for quad in quads)
 
     def _phrase(self, relation: str) -> str:
-        """Return a relation in words, with `{}` for what it leads on from."""
+        """Return a relation in words, with `{}` for its starting point."""
         if (known := self.words.phrases.get(relation)) is not None:
             return known
         words = relation.rstrip(".").rpartition(".")[2].strip("_").replace("_", " ")
@@ -125,7 +125,7 @@ class Graph:
 
 
 def identifier(text: str) -> str:
-    """Return what stands for a name of the data in calls and in the store: `/film/film/genre` is `film.film.genre`."""
+    """Return the form of a name from the data in calls and in the store: `film.film.genre` for `/film/film/genre`."""
     if text.startswith("/"):
         text = text[1:].replace("./", "..").replace("/", ".")
     return quote(text, safe="+~").replace("%20", "_")

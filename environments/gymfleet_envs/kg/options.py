@@ -8,15 +8,15 @@ from gymfleet_envs.environment import Options
 
 
 class KgOptions(Options):
-    """Where AgentBench's own questions are answered, and what that may take."""
+    """The endpoint that answers AgentBench's own questions, and its limits."""
 
     endpoint: HttpUrl | None = None
-    """A SPARQL endpoint of Freebase, such as `http://freebase:3001/sparql`: for AgentBench's own questions alone."""
+    """A SPARQL endpoint of Freebase, such as `http://freebase:3001/sparql`, for AgentBench's own questions only."""
     query_timeout_s: Annotated[float, Field(gt=0, le=300)] = 8.0
-    """For one query, once it is sent; a quarter of it for a free connection, and for making one. A step makes at most
-    two: three times this must be less than the server's `step_timeout_s`."""
+    """Time limit of one query, once it is sent; a quarter of it for the wait for a free connection, and for opening
+    one. A step makes at most two queries: three times this must be less than the server's `step_timeout_s`."""
     connections: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Queries of one process at once; others wait for their turn."""
+    """The most queries that one process makes at once; others wait for their turn."""
     max_rows: PositiveInt = 100_000
-    """Members of an answer. A variable with more is a wrong answer, and is not fetched."""
+    """The most members of an answer. A variable with more is a wrong answer, and is not fetched."""
     max_response_bytes: PositiveInt = 32 * 2**20

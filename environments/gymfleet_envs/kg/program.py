@@ -1,4 +1,4 @@
-"""What a variable stands for: a small language of sets, in which nothing that an agent wrote occurs unchecked."""
+"""The programs of variables: a small language of sets, in which nothing that an agent wrote occurs unchecked."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 FREEBASE_ID: Final = re.compile(r"[mfg]\.[A-Za-z0-9_]{1,64}")
 """Freebase's machine ids."""
 RELATION: Final = re.compile(r"[A-Za-z0-9_.%+~-]{1,256}")
-"""Relations and attributes: what may stand in a URI, so that neither SPARQL nor a call could be broken out of."""
+"""Relations and attributes: only characters of URIs, so that a name cannot break out of SPARQL or of a call."""
 MOST_PARTS: Final = 64
 """A larger program is refused: intersecting a variable with itself would double it each time."""
 NUMBER_TYPE: Final = "type.int"
@@ -16,7 +16,7 @@ NUMBER_TYPE: Final = "type.int"
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What `relation` leads to from `base`, an entity's id or a set."""
+    """The entities that `relation` leads to from `base`, an entity's id or a set."""
 
     relation: str
     base: "Program | str"
@@ -24,7 +24,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """What is in both sets."""
+    """The entities that are in both sets."""
 
     left: "Program"
     right: "Program"
@@ -51,15 +51,15 @@ Program: TypeAlias = Join | And | Count | Extreme
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What a call gave: `#0` is the first of a session's variables."""
+    """The result of a call: `#0` is the first of a session's variables."""
 
     type: str
-    """What its members are instances of; `type.int` is a number."""
+    """The type of its members; `type.int` is a number."""
     program: Program
 
 
 def topics(program: Program | str) -> frozenset[str]:
-    """Return the entities that a program names. They are never among its members, as AgentBench filters them."""
+    """Return the entities that a program names. They are never among its members, as AgentBench filters them out."""
     match program:
         case str():
             return frozenset((program,))
@@ -85,7 +85,7 @@ def parts(program: Program | str) -> int:
 
 
 def program_of(calls: Sequence[tuple[str, tuple[str, ...]]], ids: Mapping[str, str]) -> Program:
-    """Return what the last variable of a list of calls stands for; entities may be given by the names in `ids`.
+    """Return the program of the last variable of a list of calls; entities may be given by the names in `ids`.
 
     Raises ValueError for calls that no session could make.
     """

@@ -11,17 +11,17 @@ from gymfleet_envs.kg.task import KgTask, Source
 
 LEVELS: Final = ("one_hop", "two_hops", "three_hops", "count", "superlative", "intersection")
 MOST_MEMBERS: Final = 200
-"""Of a set on the way; larger ones make questions that nobody would ask."""
+"""The most members of an intermediate set; larger sets make questions that nobody would ask."""
 MOST_GOLD: Final = 12
 LEAST_COUNTED: Final = 3
 LEAST_COMPARED: Final = 5
 _MOST_OVERLAP: Final = 1 / 3
-"""F1 of a set that the way to the answer leads through: that of five entities of which one is right."""
+"""The highest F1 of an intermediate set: that of five entities of which one is right."""
 _TRIES: Final = 200
 
 
 def draw(rng: random.Random, graph: Graph, level: str, source: Source) -> KgTask | None:
-    """Return a question of a level; None where none was found."""
+    """Return a question of a level; None if none was found."""
     for _ in range(_TRIES):
         program = _SHAPES[level](rng, graph)
         if program is None or not _is_fair(graph, program):
@@ -48,7 +48,7 @@ def _hops(rng: random.Random, graph: Graph, number: int) -> Program | None:
 
 
 def _clear(graph: Graph, what: Program | str) -> list[str]:
-    """Return the relations that are meant by nothing but their own words."""
+    """Return the relations whose words do not mean another relation too."""
     relations = graph.relations(what)
     words = [graph.phrase(relation) for relation in relations]
     return [relation for relation, said in zip(relations, words, strict=True) if words.count(said) == 1]
@@ -101,7 +101,7 @@ def _type(graph: Graph, program: Program) -> str:
 
 
 def _is_fair(graph: Graph, program: Program) -> bool:
-    """Return whether there is an answer, and nothing on the way to it comes near it."""
+    """Return whether there is an answer, and no intermediate set comes near it."""
     gold = graph.members(program)
     if not 1 <= len(gold) <= MOST_GOLD:
         return False

@@ -1,4 +1,4 @@
-"""Which tasks there are, and which knowledge base their questions are asked of."""
+"""The tasks, and the knowledge base that answers the questions of each."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ _triples = lru_cache(maxsize=4)(open_triples)
 def tasks_of(data: Path | None, options: KgOptions) -> TaskSource[KgTask]:
     """Return generated questions without `data`, else those about its triples or AgentBench's own.
 
-    Raises `TaskDataError`, also where the endpoint that AgentBench's questions need does not answer.
+    Raises `TaskDataError`, also if the endpoint that AgentBench's questions need does not answer.
     """
     if data is not None and not is_imported(data) and question_files(data):
         return _questions(data, options)
@@ -34,7 +34,7 @@ def tasks_of(data: Path | None, options: KgOptions) -> TaskSource[KgTask]:
 
 
 def base_of(source: Source, options: KgOptions) -> KnowledgeBase:
-    """Return what a task's question is asked of: one object for all sessions of a process."""
+    """Return the knowledge base for a task's question: one object for all sessions of a process."""
     match source:
         case Freebase(data):
             return _endpoint(options, data)
@@ -45,7 +45,7 @@ def base_of(source: Source, options: KgOptions) -> KnowledgeBase:
 
 
 def import_files(source: Path, target: Path) -> None:
-    """Put what `tasks_of` reads into the empty directory `target`. Raises `TaskDataError`."""
+    """Put the files that `tasks_of` reads into the empty directory `target`. Raises `TaskDataError`."""
     if question_files(source):
         copy_questions(source, target)
     else:

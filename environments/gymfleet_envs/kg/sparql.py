@@ -1,4 +1,4 @@
-"""SPARQL of programs. It is made of checked names alone: what an agent writes never stands in it."""
+"""SPARQL queries of programs, made only of checked names: an agent's text never occurs in them."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ _ENGLISH: Final = "FILTER (!isLiteral(?x) || lang(?x) = '' || langMatches(lang(?
 
 
 def members_query(program: Program, most: int) -> str:
-    """Return the query for a set's members, `most` of them and one more, or for the number of a count."""
+    """Return the query for up to `most` + 1 members of a set, or for the number of a count."""
     if isinstance(program, Count):
         return f"SELECT (COUNT(DISTINCT ?x) AS ?value) WHERE {{ {_members(program.base)} }}"
     return f"SELECT DISTINCT ?x WHERE {{ {_members(program)} }} LIMIT {most + 1}"
 
 
 def links_query(what: Program | str, *, literals: bool) -> str:
-    """Return the query for what leads on from a set or an entity; with `literals`, and whether it leads to one."""
+    """Return the query for relations from a set or an entity; with `literals`, also whether each leads to a literal."""
     inner = f"{_entity(what)} ?rel ?obj ." if isinstance(what, str) else f"?x ?rel ?obj . {{ {_members(what)} }}"
     return f"SELECT DISTINCT ?rel{' (isLiteral(?obj) AS ?literal)' * literals} WHERE {{ {inner} }}"
 
@@ -33,7 +33,7 @@ def _members(program: Program, used: list[int] | None = None) -> str:
 
 
 def _pattern(program: Program | str, name: str, used: list[int]) -> str:
-    """Return the pattern that binds `name` to a set's members; `used` counts the variables that were named."""
+    """Return the pattern that binds `name` to a set's members; `used` counts the variables named so far."""
     match program:
         case Join(relation, str() as entity):
             return f"{_entity(entity)} {_name(relation)} {name} ."
@@ -45,7 +45,7 @@ def _pattern(program: Program | str, name: str, used: list[int]) -> str:
         case Extreme(base, attribute, greatest):
             value = _fresh(used)
             order = f"DESC({value})" if greatest else value
-            # `?x` within is not that outside, as the value alone leaves the braces.
+            # The inner `?x` is not the outer one, as only the value leaves the braces.
             best = (f"{{ SELECT {value} WHERE {{ {_members(base, used)} ?x {_name(attribute)} {value} }} "
                     f"ORDER BY {order} LIMIT 1 }}")  # fmt: skip
             return f"{best} {_pattern(base, name, used)} {name} {_name(attribute)} {value} ."

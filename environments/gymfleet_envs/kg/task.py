@@ -1,4 +1,4 @@
-"""What a KG task holds."""
+"""The data of a KG task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +9,13 @@ from gymfleet_envs.kg.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Freebase:
-    """The endpoint, with what AgentBench's files in a directory say of its relations."""
+    """The endpoint, with the ontology of its relations from AgentBench's files in a directory."""
 
     data: Path
 
 
 Source: TypeAlias = int | Path | Freebase
-"""The graph that a question is asked of: the number of a generated world, a directory of triples, or the endpoint."""
+"""The graph of a question: the number of a generated world, a directory of triples, or the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class KgTask:
 
     question: str
     entities: tuple[tuple[str, str], ...]
-    """The names that the question shows, and what they stand for."""
+    """The names that the question shows, and the entities they stand for."""
     gold: frozenset[str]
     """Ids of entities, or a number as text. Never empty."""
     program: Program | None
-    """What gives the gold answer; None where the published calls are not playable."""
+    """The program of the gold answer; None if the published calls are not playable."""
     source: Source
 
     @property

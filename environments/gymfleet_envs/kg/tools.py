@@ -1,4 +1,4 @@
-"""The seven tools: what they refuse, and what they answer, in AgentBench's words."""
+"""The seven tools, with their refusals and answers in AgentBench's words."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Refused(Exception):
 def carry_out(
     call: Call, base: KnowledgeBase, variables: Sequence[Variable], entities: Mapping[str, str]
 ) -> tuple[str, Variable | None]:
-    """Return what a call shows, and the variable that it makes if it makes one. Raises `Misspelt`, `Refused`."""
+    """Return a call's observation, and the variable that it makes, if any. Raises `Misspelt`, `Refused`."""
     if call.name not in PARAMETERS:
         raise Misspelt(f"Provide an invalid function name. Function {call.name[:_SHOWN_CHARS]} does not exist")
     if len(call.arguments) != len(PARAMETERS[call.name]):

@@ -24,7 +24,7 @@ from gymfleet_envs.task_files import read_text
 from gymfleet_envs.tasks import GeneratedTasks, TaskDataError
 
 GENERATED_ATTRIBUTES: Final = ("generated.age", "generated.rank", "generated.size")
-"""Published triples hold no numbers to compare by. These are made up, and their names say so."""
+"""Published triples hold no numbers to compare. These attributes are made up, as their names show."""
 _LABELS: Final = "entity2wikidata.json"
 _INDEX: Final = "graph.json"
 _STORE: Final = "store"
@@ -43,7 +43,7 @@ _LEAST_DISTINCT: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of triples, and which of its columns are which: nations and kinship name the relation first."""
+    """A file of triples, and the order of its columns: nations and kinship name the relation first."""
 
     path: Path
     columns: tuple[int, int, int]
@@ -57,7 +57,7 @@ def triple_files(data: Path) -> list[_File]:
 
 
 def is_imported(data: Path) -> bool:
-    """Return whether a directory is what `store_triples` makes."""
+    """Return whether `store_triples` made a directory."""
     return (data / _INDEX).is_file()
 
 
@@ -88,7 +88,7 @@ def triple_tasks(data: Path, graph: Graph, levels: Sequence[str]) -> GeneratedTa
 
 
 def open_triples(data: Path) -> tuple[Graph, tuple[str, ...]]:
-    """Return the graph of an imported directory, or of the files as they are published, and the levels it has.
+    """Return the graph of an imported directory, or of the published files, and the levels that it has.
 
     Raises `TaskDataError`.
     """
@@ -104,7 +104,7 @@ def open_triples(data: Path) -> tuple[Graph, tuple[str, ...]]:
 
 
 class _Index(BaseModel):
-    """What lies beside an imported store."""
+    """The index file of an imported store."""
 
     format: Literal[1]
     levels: tuple[str, ...]
@@ -112,12 +112,12 @@ class _Index(BaseModel):
 
 
 def _content(task: KgTask) -> str:
-    """Return the same for a question wherever its triples are kept."""
+    """Return a text that is the same for a question wherever its triples are kept."""
     return fingerprint(replace(task, source=0))
 
 
 def _levels(graph: Graph, data: Path) -> list[str]:
-    """Return the levels that a graph has some questions of. Raises `TaskDataError` where it has none."""
+    """Return the levels for which a graph has some questions. Raises `TaskDataError` if there is none."""
     levels = [level for level in LEVELS if _has_level(graph, data, level)]
     if not levels:
         raise TaskDataError(f"kg: no question can be asked about the triples in {data}")
@@ -172,12 +172,12 @@ def _statements(files: list[_File], names: dict[str, str], labels: dict[str, str
 
 
 def _plain(text: str, one: str) -> str:
-    """Return a name for what has no label: Freebase's ids as they are, words with spaces."""
+    """Return a name for an entity without a label: Freebase's ids unchanged, words with spaces."""
     return one if text.startswith("/") else text.replace("_", " ").strip().lstrip("#") or one
 
 
 def _labels(data: Path) -> dict[str, str]:
-    """Return the labels that Wikidata has for Freebase's entities."""
+    """Return Wikidata's labels for Freebase's entities."""
     labels: dict[str, str] = {}
     for path in sorted(data.rglob(_LABELS)):
         try:
@@ -198,7 +198,7 @@ def _has_tabs(path: Path) -> bool:
 
 
 def _columns(path: Path) -> tuple[int, int, int]:
-    """Return the order of the columns: those of entities share their values, and the relation's are its own."""
+    """Return the order of the columns: the entities' columns share values, and the relation's has its own."""
     seen: tuple[set[str], set[str], set[str]] = (set(), set(), set())
     for row in islice(_rows(path), _SAMPLED):
         for values, value in zip(seen, row, strict=True):
@@ -208,7 +208,7 @@ def _columns(path: Path) -> tuple[int, int, int]:
         left, right = seen[order[0]], seen[order[2]]
         return len(left & right) / min(len(left), len(right))
 
-    # Of equally good ones the usual order, which is the first.
+    # Of equally good orders, take the usual one, which is the first.
     return max(((0, 1, 2), (1, 0, 2), (0, 2, 1)), key=shared)
 
 
@@ -220,7 +220,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
 
 
 def _fields(path: Path) -> Iterator[list[str]]:
-    """Yield the fields of each line that is not blank, of a file that may be compressed, and hostile."""
+    """Yield the fields of each line that is not blank; the file may be compressed, and hostile."""
     read = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:

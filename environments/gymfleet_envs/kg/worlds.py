@@ -1,4 +1,4 @@
-"""Generated worlds: people, places, companies and works of own content, with relations as Freebase names them."""
+"""Generated worlds of own content: people, places, companies and works, with relations named as in Freebase."""
 
 import random
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from gymfleet_envs.kg.task import KgTask
 from gymfleet_envs.tasks import GeneratedTasks
 
 WORLDS: Final = 64
-"""Graphs that questions are asked of; a process makes one when it is first needed and keeps it: some 1 MB."""
+"""The number of graphs; a process makes one when a question first needs it and keeps it: some 1 MB."""
 _COUNTS: Final[Mapping[Split, int]] = {"train": 50_000, "validation": 500, "test": 500}
 
 
@@ -30,7 +30,7 @@ class _Relation:
     back: str
     back_words: str
     most: int = 1
-    """Each source has 1 to so many targets."""
+    """The most targets of a source; each has at least 1."""
 
 
 _SIZES: Final = {

@@ -1,4 +1,4 @@
-"""What the agent may say: run a script, answer, or finish."""
+"""The agent's actions: run a script, answer, or finish."""
 
 import re
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Commit:
 
 
 def read_action(text: str) -> Bash | Commit | None:
-    """AgentBench's reply or the action alone; None when it is neither."""
+    """Read AgentBench's reply format or a bare action; None if the text is neither."""
     text = text.strip()
     if "Act:" in text and not text.lower().startswith(("bash", "answer", "finish", "```")):
         text = _FORMAT.parse(text).action or ""
@@ -88,12 +88,12 @@ def _blocks(text: str) -> list[str]:
 
 
 def bash(command: str) -> str:
-    """The action that runs a command, as AgentBench writes it."""
+    """The action that runs a command, in AgentBench's format."""
     return f"bash\n\n```bash\n{command}\n```"
 
 
 def action_of(tool: str, arguments: Mapping[str, JsonValue]) -> str:
-    """The action of a call of one of `TOOLS`. Raises `BadArguments`."""
+    """Return the action for a call of one of `TOOLS`. Raises `BadArguments`."""
     if tool == "finish":
         return "finish"
     if tool == "answer":

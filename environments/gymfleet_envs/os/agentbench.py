@@ -27,7 +27,7 @@ class _ScriptMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Problems:
-    """A file of tasks: where its scripts are, what its ids begin with, and what it is for."""
+    """A file of tasks: the folders of its scripts, the prefix of its ids, and its split."""
 
     path: Path
     scripts: tuple[Path, ...]
@@ -36,13 +36,13 @@ class _Problems:
 
 
 def agentbench_tasks(data: Path) -> ListedTasks[OsTask]:
-    """All tasks of AgentBench's tree as it is published, or of `data/*.json`.
+    """Return all tasks of AgentBench's published tree, or of `data/*.json`.
 
-    `data` may be the repository, its `os_interaction`, or the `data` in that: the numbered sets test, with ids as in
-    AgentBench's configuration (`std-004-Q09-00000`), `dev.json` validates (`dev-001-dev-00000`), what lies in `train*`
-    trains. A directory of files: `training*` to train on, `dev*` for validation, others for testing, ids such as
-    `training-00042`. Tasks whose script files are not there are left out; `left_out` names them. Raises
-    `TaskDataError`.
+    `data` may be the repository, its `os_interaction`, or the `data` folder in that. There, the numbered sets are for
+    testing, with ids as in AgentBench's configuration (`std-004-Q09-00000`), `dev.json` is for validation
+    (`dev-001-dev-00000`), and files in `train*` are for training. In a plain directory of files, `training*` is for
+    training, `dev*` for validation, and all others for testing, with ids such as `training-00042`. Tasks whose script
+    files are missing are left out; `left_out` names them. Raises `TaskDataError`.
     """
     tree = published_tree(data)
     files, left_out = _flat(data) if tree is None else _published(tree)
@@ -57,7 +57,7 @@ def agentbench_tasks(data: Path) -> ListedTasks[OsTask]:
 
 
 def published_tree(place: Path) -> Path | None:
-    """AgentBench's `os_interaction`, from a place in or above it."""
+    """Find AgentBench's `os_interaction`, given a folder in or above it."""
     for tree in (place, place / "os_interaction", place / "data" / "os_interaction", place.parent):
         if (tree != place.parent or place.name == "data") and any((tree / "data").glob("[0-9]*/*.json")):
             return tree
@@ -65,7 +65,7 @@ def published_tree(place: Path) -> Path | None:
 
 
 def import_tree(source: Path, target: Path) -> bool:
-    """Copy what `agentbench_tasks` reads of the published tree to `target`; False where `source` is none."""
+    """Copy the files that `agentbench_tasks` reads to `target`; False if `source` is not the published tree."""
     if (tree := published_tree(source)) is None:
         return False
     wanted = [path for folder in ("data", "scripts", "train*") for path in sorted(tree.glob(f"{folder}/**/*"))]
@@ -85,7 +85,7 @@ def _flat(data: Path) -> tuple[list[_Problems], list[str]]:
 
 
 def _published(tree: Path) -> tuple[list[_Problems], list[str]]:
-    """The pairs of AgentBench's configs/tasks/os.yaml, the training files, and what none of these names."""
+    """Return the files of AgentBench's configs/tasks/os.yaml and the training files, and a note on every other file."""
     found = []
     for folder in sorted((path for path in (tree / "data").glob("[0-9]*") if path.name.isdigit()), key=_number):
         for path in sorted(folder.glob("*.json")):
@@ -155,7 +155,7 @@ class _Reader:
                 example = self._script(evaluation["example"])
             if example is None and None in check:
                 raise self._fault("check has a null entry, but there is no example to run for it")
-        # A list in place of an object is in the published files; AgentBench finds no init in it.
+        # Some published files have a list instead of an object here; AgentBench finds no init in it.
         init = create.get("init", []) if isinstance(create, dict) else []
         start = self._script(item["start"]) if "start" in item else None
         return OsTask(
@@ -207,7 +207,7 @@ class _Reader:
         return Script(self._text(entry.get("code"), "a script's code"), language)
 
     def _file(self, name: str) -> str:
-        """Never from outside of the data."""
+        """Read a script file, but never one outside the data."""
         for folder in self._scripts:
             path = (folder / name).resolve()
             if path.is_relative_to(self._data.resolve()) and path.is_file():
@@ -232,7 +232,7 @@ class _Reader:
 
 
 def _plan(example: Script | None, check: tuple[Script | Comparison | None, ...]) -> tuple[tuple[str, str], ...]:
-    """The example solution, where its output is the answer that is asked for."""
+    """The example solution, if its output is the expected answer."""
     if example is None or example.language != "bash" or check[:1] != (None,):
         return ()
     return (("I run a script that finds it out.", example.code),)

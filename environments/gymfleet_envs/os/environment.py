@@ -64,28 +64,28 @@ class OsInteraction(Environment[OsTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[OsTask]:
-        """Generated questions and chores, or AgentBench's, as published or as `*.json` files in `data`."""
+        """Generated questions and chores, or AgentBench's: its published tree, or `*.json` files in `data`."""
         check_backend(cls.options)
         return generated_tasks() if data is None else agentbench_tasks(data)
 
     @classmethod
     def longest_call_s(cls) -> float:
-        """A verdict's or a preparation's programs with a sandbox's start, or a command."""
+        """The time limit of a check's or preparation's programs, or of a command, plus the time to start a sandbox."""
         return max(cls.options.program_timeout_s, cls.options.command_timeout_s) + _START_S
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """AgentBench's tree without what no task reads, else a plain copy."""
+        """Copy AgentBench's tree without the files that no task reads; copy any other source as it is."""
         if not import_tree(source, target):
             super().import_data(source, target)
 
     @classmethod
     def programs(cls) -> tuple[str, ...]:
-        """Bubblewrap, unless Docker is asked for: that is a daemon, not a program."""
+        """Bubblewrap, unless the backend is Docker, which is a daemon and not a program."""
         return ("bwrap",) if cls.options.backend == "bubblewrap" else ()
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
-        """AgentBench's wording of the call."""
+        """The call in AgentBench's format."""
         return action_of(tool, arguments)
 
     def reset(self, task: OsTask, seed: int) -> str:
@@ -120,7 +120,7 @@ class OsInteraction(Environment[OsTask]):
         return Outcome(f"The task is over with your {said}.", reward=value, terminated=True, score=value, info=info)
 
     def expert(self) -> ExpertMove | None:
-        """The next command of the task's plan, else the answer that the last one printed."""
+        """The next command of the task's plan; after the last one, the answer that it printed."""
         return None if self._over else next_move(self._task, self._printed)
 
     def state_digest(self) -> str | None:
@@ -143,7 +143,7 @@ class OsInteraction(Environment[OsTask]):
         return self._sandbox
 
     def _prepare(self, sandbox: Sandbox, task: OsTask, seed: int) -> None:
-        """Run the task's scripts. Raises `SandboxError`, also for one that fails: what it leaves is not the task."""
+        """Run the task's scripts. Raises `SandboxError`, also if one fails: the state it leaves is not the task's."""
         timeout_s = self.options.program_timeout_s
         until = time.monotonic() + timeout_s
         for script in task.init:
@@ -169,7 +169,7 @@ def _last_line(ran: Ran) -> str:
 
 
 def _seeded(script: Script, seed: int) -> Script:
-    """A preparation that draws random numbers draws the same ones for the same seed."""
+    """Seed bash's random numbers, so that a preparation draws the same ones for the same seed."""
     if script.language != "bash":
         return script
     return Script(f"RANDOM={seed % _SEEDS}\n{script.code}")

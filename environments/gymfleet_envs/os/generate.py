@@ -1,4 +1,4 @@
-"""Makes OS tasks. What is right is worked out here, in Python, from what the files are made of."""
+"""Generates OS tasks. Python code here computes the right answers from the data that the files are made of."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 from gymfleet_envs.os.task import Match, OsTask, Script
 
 LEVELS: Final = ("count", "filter", "text", "change")
-"""Easiest first: count files; count what meets a condition; work on texts; change files."""
+"""Easiest first: count files; count files or lines that meet a condition; work on texts; change files."""
 
 _PLACES: Final = ("data", "docs", "work", "notes", "files", "store", "inbox", "drafts", "plans", "items")
 _WORDS: Final = (
@@ -226,7 +226,7 @@ def _lines(rng: random.Random, count: int, word: str) -> str:
 
 
 def _written(files: Mapping[str, str], modes: Mapping[str, int] | None = None) -> Script:
-    """Writes the files; fixed times, so that two listings of equal tasks are equal."""
+    """Write the files, with fixed times so that two listings of equal tasks are equal."""
     folders = sorted({path.rpartition("/")[0] for path in files})
     lines = [f"mkdir -p {' '.join(folders)}"]
     lines += [f"printf %s {quote(content)} > {path}" for path, content in files.items()]

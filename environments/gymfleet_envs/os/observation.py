@@ -19,7 +19,7 @@ def plain(output: bytes) -> str:
 
 
 def shown(ran: Ran, timeout_s: float) -> str:
-    """The observation."""
+    """The observation after a command."""
     text = plain(ran.output)
     if len(text) > MAX_CHARS or ran.cut:
         text = text[:_KEPT_CHARS] + _CUT

@@ -17,10 +17,10 @@ _KILLED: Final = 128 + 9
 
 
 def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float) -> bool:
-    """Whether the answer (None: the agent said that it is done) is right in this sandbox.
+    """Whether the answer (None: the agent finished) is right in this sandbox.
 
-    `timeout_s` is for all programs of the check together. Raises `SandboxError`, also for a program that could not
-    say: it was stopped at the time limit, printed more than is kept, or was killed.
+    `timeout_s` is for all programs of the check together. Raises `SandboxError`, also if a program gave no verdict: it
+    was stopped at the time limit, printed more than is kept, or was killed.
     """
     until = time.monotonic() + timeout_s
     if task.match is not None:
@@ -45,7 +45,7 @@ def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float)
 
 
 def unsaid(ran: Ran, timeout_s: float) -> str | None:
-    """Why what a program of the task did says nothing; None where it ended by itself."""
+    """Return why the result of a task's program proves nothing; None if the program ended by itself."""
     if ran.timed_out or ran.code is None:
         return f"was stopped after {timeout_s:g} seconds"
     if ran.code == _KILLED:
@@ -54,7 +54,7 @@ def unsaid(ran: Ran, timeout_s: float) -> str | None:
 
 
 def compare(kind: Comparison, outputs: Sequence[str]) -> bool:
-    """AgentBench's check programs of these names: the answer against the output of the program before."""
+    """Compare the answer with the output of the program before, like AgentBench's check programs of these names."""
     if len(outputs) < 2:
         return False
     given, expected = outputs[0], outputs[1]

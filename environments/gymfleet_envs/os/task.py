@@ -1,4 +1,4 @@
-"""What an OS task holds."""
+"""The data of an OS task."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,13 +8,13 @@ Comparison = Literal["integer-match", "string-match", "size-match"]
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A program of the task. It runs in the sandbox alone."""
+    """A program of the task. It runs only in the sandbox."""
 
     code: str
     language: Literal["bash", "python"] = "bash"
 
     def argv(self, *arguments: str) -> list[str]:
-        """The command line, as AgentBench writes it; Python imports nothing from the directory or the home."""
+        """AgentBench's command line; Python imports nothing from the working directory or the home."""
         if self.language == "python":
             return ["python3", "-I", "-c", self.code, *arguments]
         return ["bash", "-c", self.code, *(("--", *arguments) if arguments else ())]
@@ -22,7 +22,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The answer itself is looked at: equal to `answer`, else found by `regex`."""
+    """A test of the answer itself: it equals `answer` or, if that is None, `regex` finds a match in it."""
 
     answer: str | None = None
     regex: str | None = None
@@ -33,10 +33,10 @@ class Match:
 class OsTask:
     """A question or a chore.
 
-    `check` is a list of programs, each run with the answer and what the ones before
-    printed; None in it stands for `example`, a name for AgentBench's comparison of
-    that name. Without it, `match` decides. `plan` is what the expert does: commands,
-    after which it answers with what the last one printed, or finishes if `chore`.
+    `check` is a list of programs, each run with the answer and the outputs of those
+    before it; None in it stands for `example`, a name for AgentBench's comparison of
+    that name. Without `check`, `match` decides. `plan` holds the expert's commands;
+    after them, it answers with the last one's output, or finishes if `chore`.
     """
 
     description: str
@@ -46,5 +46,5 @@ class OsTask:
     check: tuple[Script | Comparison | None, ...] = ()
     example: Script | None = None
     plan: tuple[tuple[str, str], ...] = ()
-    """Thought and command."""
+    """Pairs of thought and command."""
     chore: bool = False

@@ -1,4 +1,4 @@
-"""Where OS tasks come from."""
+"""The sources of OS tasks."""
 
 from gymfleet_envs.os.agentbench import agentbench_tasks
 from gymfleet_envs.os.generate import LEVELS, generate
@@ -9,5 +9,5 @@ __all__ = ["agentbench_tasks", "generated_tasks"]
 
 
 def generated_tasks() -> TaskSource[OsTask]:
-    """Own questions and chores at four levels."""
+    """Generated questions and chores at four levels."""
     return GeneratedTasks("os", generate, lambda task: f"{task.description}\n{task.init}\n{task.check}", levels=LEVELS)

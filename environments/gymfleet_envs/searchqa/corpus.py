@@ -11,17 +11,17 @@ from gymfleet_envs.lucene.index import IndexBuilder
 from gymfleet_envs.searchqa.passages import Passage, Passages
 
 MAX_QUERY_CHARS: Final = 2_000
-"""Of a longer query the rest is not read; AgentGym's encoder reads 256 tokens."""
+"""The rest of a longer query is not read; AgentGym's encoder reads 256 tokens."""
 _RANK_CONSTANT: Final = 60
 _DEPTH: Final = 100
-"""Passages of each ranking that a merged one counts."""
+"""The number of passages of each ranking that count in a merged one."""
 
 Embed: TypeAlias = Callable[[Sequence[str]], npt.NDArray[np.float32]]
-"""Texts to their vectors (N, D), each of length 1."""
+"""Maps texts to their vectors (N, D), each of length 1."""
 
 
 class Retriever(Protocol):
-    """What finds passages."""
+    """A search for passages."""
 
     def search(self, text: str, limit: int, /) -> list[int]:
         """Return numbers of the best passages, best first."""
@@ -29,22 +29,22 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Passages and what finds them, shared by all sessions of a process."""
+    """Passages and their retriever, shared by all sessions of a process."""
 
     passages: Passages
     retriever: Retriever
 
     def search(self, query: str, limit: int) -> list[int]:
-        """Return numbers of the best passages, best first. Raises `EngineLost` where vectors cannot be had."""
+        """Return numbers of the best passages, best first. Raises `EngineLost` if vectors are unavailable."""
         return self.retriever.search(query[:MAX_QUERY_CHARS], limit)
 
 
 Library: TypeAlias = Callable[[], Corpus]
-"""Returns a corpus, and makes it when it is first asked for."""
+"""Returns a corpus, which the first call makes."""
 
 
 class Dense:
-    """Nearest neighbours by the angle between vectors: exact, by looking at all of them.
+    """Exact nearest neighbours by the angle between vectors: all of them are compared.
 
     Args:
         vectors: (N, D), each of length 1.
@@ -82,7 +82,7 @@ class Hybrid:
 
 
 def memory_corpus(passages: Iterable[Passage]) -> Corpus:
-    """Return a corpus in memory, which is searched by words."""
+    """Return a corpus in memory that is searched by words."""
     held, builder = tuple(passages), IndexBuilder()
     for passage in held:
         builder.add(passage.whole)

@@ -1,4 +1,4 @@
-"""Vectors of an embedding model, asked for over an OpenAI-compatible API."""
+"""Vectors of an embedding model, requested over an OpenAI-compatible API."""
 
 import json
 import time
@@ -17,11 +17,11 @@ _MAX_DIMENSIONS: Final = 16_384
 
 
 class EmbeddingsFailed(Exception):
-    """The server gave no vectors. The message says what was asked of whom, and what came."""
+    """The server returned no vectors. The message has the model, the server and the response."""
 
 
 class Embeddings:
-    """One model on one server; thread-safe. Nothing else of the machine's settings, such as a proxy, is used."""
+    """One model on one server; thread-safe. Other settings of the machine, such as a proxy, are not used."""
 
     def __init__(self, options: SearchQAOptions) -> None:
         self._url = f"{str(options.embeddings_url).rstrip('/')}/embeddings"
@@ -43,7 +43,7 @@ class Embeddings:
         raise AssertionError("unreachable")
 
     def _asked(self, texts: Sequence[str]) -> bytes:
-        """Return the body of the answer, which arrives within the time limit, however slowly its pieces come."""
+        """Return the body of the answer, which must arrive within the time limit, however slowly its pieces come."""
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         deadline = time.monotonic() + self._timeout_s
         received = bytearray()

@@ -86,17 +86,17 @@ class SearchQA(Environment[SearchTask]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Put passages, index and questions on disk, and vectors where the options ask for them."""
+        """Put passages, index and questions on disk, and vectors if the options require them."""
         write_store(source, target, cls.options)
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """Only vectors of queries are waited for."""
+        """Whether the search needs vectors of queries; only these make a call wait."""
         return cls.options.search != "bm25"
 
     @classmethod
     def longest_call_s(cls) -> float:
-        """A request's time limit holds for its connection, and then again for each piece of its answer."""
+        """A request's time limit applies to its connection, and then again to each piece of its answer."""
         return 2 * ATTEMPTS * cls.options.embeddings_timeout_s if cls.is_blocking() else 0.0
 
     def action_of(self, tool: str, arguments: Mapping[str, Any]) -> str:
@@ -109,14 +109,14 @@ class SearchQA(Environment[SearchTask]):
         return action
 
     def reset(self, task: SearchTask, seed: int) -> str:
-        """The question, as AgentGym's server asks it. The task says it all; the seed changes nothing."""
+        """Return the question in AgentGym's wording. The task determines everything; the seed changes nothing."""
         del seed
         self._task = task
         self.start_private = {"answers": list(task.answers)}
         return f"{PROMPT}{task.question}"
 
     def step(self, action: str) -> Outcome:
-        """Search or answer, as AgentGym's server reads a reply; anything else is told to be neither."""
+        """Search or answer; replies are read as by AgentGym's server. Any other reply gets a complaint."""
         if self._over:
             return Outcome("The question is answered.", score=self._score, terminated=True, action_valid=False)
         move = read_move(action)
@@ -129,11 +129,11 @@ class SearchQA(Environment[SearchTask]):
         return None if self._over else next_move(self._task, self._shown, self._searched)
 
     def state_key(self) -> str:
-        """Only answers change anything: searches find the same at any time."""
+        """The state of the answers, which alone change anything: searches find the same at any time."""
         return repr((self._over, self._num_wrong if self._task.attempts else 0, self._score))
 
     def snapshot(self) -> Self:
-        """A shallow copy: every change replaces what it changes, and the corpus is shared."""
+        """A shallow copy: every change replaces the object that it changes, and the corpus is shared."""
         return copy.copy(self)
 
     def _search(self, query: str) -> Outcome:
@@ -149,7 +149,7 @@ class SearchQA(Environment[SearchTask]):
         self._num_wrong += not right
         self._over = right or self._num_wrong == self._task.attempts
         self._score = float(right)
-        # While further answers are taken, F1 would lead a caller to the right one word by word.
+        # While further answers are allowed, F1 would lead a caller to the right one word by word.
         info: dict[str, JsonValue] = {"f1": part} if self._over else {}
         return Outcome(
             RIGHT if right else LAST_WRONG if self._over else WRONG,

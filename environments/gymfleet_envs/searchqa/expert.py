@@ -8,9 +8,9 @@ from gymfleet_envs.searchqa.task import SearchTask
 
 
 def next_move(task: SearchTask, shown: Collection[str], searched: Collection[str]) -> ExpertMove:
-    """Return the next move after the titles that were shown and the texts that were searched for.
+    """Return the next move, given the titles that were shown and the texts that were searched for.
 
-    What a search did not bring is not searched for again: the answer is given without it.
+    A title that a search did not find is not searched for again: the answer is given without it.
     """
     for title in task.support or (task.question,):
         query = title.replace("<", " ").strip()  # a title is no tag

@@ -17,7 +17,7 @@ _SPLITS: Final[Mapping[str, Split]] = {
     "validation": "validation", "test": "test",
 }  # fmt: skip
 _HELD_OUT: Final = "hotpot_distractor"
-"""What the names of AgentTuning's held-out questions begin with."""
+"""The beginning of the names of AgentTuning's held-out questions."""
 _LEVEL: Final = re.compile(r"[\w.-]{1,64}")
 _MAX_QUESTION_CHARS: Final = 8_000
 _MAX_ANSWER_CHARS: Final = 1_000
@@ -30,21 +30,21 @@ class Row(msgspec.Struct, frozen=True):
     """A question of a file."""
 
     place: str
-    """Where it stands, for messages."""
+    """Its place in the files, for messages."""
     file: str
     question_id: str | None
     split: Split | None
-    """None where neither the row nor the file's name says."""
+    """None if neither the row nor the file's name gives it."""
     level: str
     question: str
     answers: tuple[str, ...]
     support: tuple[str, ...]
     passages: tuple[Passage, ...]
-    """Its own, of which the corpus is made; empty where a file of passages is searched."""
+    """Its own passages, of which the corpus is made; empty if a file of passages is searched."""
 
 
 def read_directory(data: Path) -> Iterator[Row | Passage | str]:
-    """Yield all questions and passages, and of the files that hold neither, what they are. Raises `TaskDataError`."""
+    """Yield all questions and passages, and a note on each file that holds neither. Raises `TaskDataError`."""
     files = sorted(path for path in data.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     for path in files:
         empty = True
@@ -96,7 +96,7 @@ def _split(place: str, file: str, record: Mapping[str, Any]) -> Split | None:
 
 
 def _answers(place: str, record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the right answers: of HotpotQA, of FlashRAG and Search-R1, of SQuAD, or of AgentGym's reward model."""
+    """Return the right answers in the form of HotpotQA, FlashRAG and Search-R1, SQuAD, or AgentGym's reward model."""
     found: Any = next((record[key] for key in ("answer", "answers", "golden_answers") if record.get(key)), None)
     if found is None and isinstance(model := record.get("reward_model"), dict):
         truth = model.get("ground_truth")
@@ -112,7 +112,7 @@ def _answers(place: str, record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _titles(place: str, facts: Any) -> tuple[str, ...]:
-    """Return the titles of supporting facts: pairs of title and sentence, or as the hub has them two lists."""
+    """Return the titles of supporting facts, which are pairs of title and sentence, or two lists as on the hub."""
     titles = facts.get("title") if isinstance(facts, dict) else facts
     if titles is None:
         return ()

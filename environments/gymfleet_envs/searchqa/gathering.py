@@ -1,4 +1,4 @@
-"""From rows of files to questions that can be played: ids, splits, and what is left out for which reason."""
+"""Makes playable questions from rows of files: ids, splits, and the rows left out, with the reasons."""
 
 import hashlib
 from collections import Counter
@@ -33,7 +33,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def gather(data: Path, add: Callable[[Passage], None]) -> tuple[list[Question], list[str]]:
-    """Return the questions of a directory, and what is left out; give each of its passages to `add`, once.
+    """Return the questions of a directory, and notes on those left out; pass each of its passages to `add`, once.
 
     Raises `TaskDataError`.
     """
@@ -69,7 +69,7 @@ def gather(data: Path, add: Callable[[Passage], None]) -> tuple[list[Question], 
 
 
 class _Passages:
-    """Passes each passage on that was not there before."""
+    """Passes on each passage that has not occurred before."""
 
     def __init__(self, add: Callable[[Passage], None]) -> None:
         self._add = add

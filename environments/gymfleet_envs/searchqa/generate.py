@@ -14,7 +14,7 @@ from gymfleet_envs.searchqa.world import Person, Size, Town, World, make_world
 from gymfleet_envs.tasks import GeneratedTasks, TaskDataError, split_of
 
 WORLDS: Final = 100
-"""Encyclopedias of each level; each belongs to one split."""
+"""The number of encyclopedias of each level; each belongs to one split."""
 
 
 class Asked(NamedTuple):
@@ -126,7 +126,7 @@ def _river_of_founders_birthplace(rng: random.Random, world: World) -> Asked:
 
 
 def _two(rng: random.Random, things: Sequence[Thing], differ: Callable[[Thing, Thing], bool]) -> tuple[Thing, Thing]:
-    """Draw two that differ in what is compared and in what is asked."""
+    """Draw two things that differ in the property compared and in the property asked for."""
     while True:
         one, other = rng.sample(things, 2)
         if differ(one, other):
@@ -168,7 +168,7 @@ def _generate(rng: random.Random, level: str, attempts: int | None) -> SearchTas
 
 
 def generated_tasks(options: SearchQAOptions) -> GeneratedTasks[SearchTask]:
-    """Return questions over the encyclopedias, by level. Raises `TaskDataError` where vectors are asked for."""
+    """Return questions over the encyclopedias, by level. Raises `TaskDataError` if the options require vectors."""
     if options.search != "bm25":
         raise TaskDataError(
             f"searchqa: search={options.search} needs vectors, which an import makes: generated passages have none"
@@ -177,7 +177,7 @@ def generated_tasks(options: SearchQAOptions) -> GeneratedTasks[SearchTask]:
     return GeneratedTasks(
         "searchqa",
         lambda rng, level: _generate(rng, level, attempts),
-        # The encyclopedia, and not the question: what training reads says nothing of held-out questions.
+        # The encyclopedia, not the question, decides the split: training texts hold nothing of held-out questions.
         lambda task: task.corpus_name,
         levels=tuple(_LEVELS),
         counts={"train": 100_000, "validation": 1_000, "test": 1_000},

@@ -1,4 +1,4 @@
-"""Made-up names. Each belongs to one split by its hash, so that none of a held-out question occurs in training."""
+"""Made-up names. Each belongs to one split by its hash, so no name of a held-out question occurs in training."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _NOUNS: Final = (
 
 
 class Names:
-    """Draws names, none twice, that belong to one split."""
+    """Draws names of one split, none of them twice."""
 
     def __init__(self, rng: random.Random, split: Split) -> None:
         self._rng = rng
@@ -44,7 +44,7 @@ class Names:
         return self._drawn(lambda: f"{self._word(_PERSON_ENDS)} {self._word(_FAMILY_ENDS)}")
 
     def relative(self, name: str) -> str:
-        """Return somebody of the same family."""
+        """Return a person of the same family."""
         return self._drawn(lambda: f"{self._word(_PERSON_ENDS)} {name.rsplit(maxsplit=1)[-1]}")
 
     def town(self) -> str:
@@ -60,7 +60,7 @@ class Names:
         return self._drawn(lambda: self._word(_COMPANY_ENDS))
 
     def title(self) -> str:
-        """Return the title of a work; a place in it makes it one of millions."""
+        """Return the title of a work; with the place in it, there are millions of titles."""
         rng = self._rng
         return self._drawn(lambda: f"The {rng.choice(_ADJECTIVES)} {rng.choice(_NOUNS)} of {self._word(_RIVER_ENDS)}")
 

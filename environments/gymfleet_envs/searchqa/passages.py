@@ -21,7 +21,7 @@ class Passage(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """What is indexed and embedded."""
+        """The text that is indexed and embedded."""
         return f"{self.title}\n{self.text}"
 
 
@@ -57,7 +57,7 @@ class DiskPassages:
 
 
 class PassageWriter:
-    """Writes passages into a directory, one after the other; used as a context."""
+    """Writes passages into a directory, one after the other; used as a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -75,12 +75,12 @@ class PassageWriter:
             np.save(self._directory / _PLACES, np.array(self._places, np.int64))
 
     def add(self, passage: Passage) -> None:
-        """Write the next one."""
+        """Write the next passage."""
         self._places.append(self._places[-1] + self._file.write(passage.whole.encode(errors="replace")))
 
 
 def shown(passages: Sequence[Passage], most_chars: int) -> str:
-    """Return passages as AgentGym's server words them."""
+    """Return passages in the wording of AgentGym's server."""
     texts = (text if len(text) <= most_chars else f"{text[:most_chars]}..." for _, text in passages)
     return "".join(
         f'Doc {number}(Title: "{passage.title}") {text}\n'

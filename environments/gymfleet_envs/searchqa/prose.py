@@ -1,4 +1,4 @@
-"""What an encyclopedia says of a made-up world. Each passage also names somebody or some place that it is not about."""
+"""The encyclopedia of a made-up world. Each passage also names a person or a place that it is not about."""
 
 import random
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ ThingT = TypeVar("ThingT")
 
 
 def encyclopedia(world: World) -> list[Passage]:
-    """Return a passage of each thing, in an order that says nothing; the same for the same world."""
+    """Return a passage on each thing, in an order without meaning; the same for the same world."""
     prose = _Prose(world)
     found = [prose.town(town) for town in world.towns]
     found += [prose.person(person) for person in world.people]

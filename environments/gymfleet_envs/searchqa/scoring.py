@@ -1,4 +1,4 @@
-"""Exact match and F1, as SQuAD's and HotpotQA's evaluation scripts count them."""
+"""Exact match and F1, as in SQuAD's and HotpotQA's evaluation scripts."""
 
 import re
 import string
@@ -19,16 +19,16 @@ def normal(text: str) -> str:
 def exact_match(answer: str, golds: Sequence[str]) -> bool:
     """Return whether an answer is one of the right ones.
 
-    Of an answer such as the bands `The The` and `!!!` nothing is left by `normal`: it has to be given letter by letter,
-    or any empty answer would match.
+    `normal` leaves nothing of an answer such as the bands `The The` and `!!!`: it has to match letter by letter, or any
+    empty answer would match.
     """
     return any(_alike(answer, gold) for gold in golds)
 
 
 def f1(answer: str, golds: Sequence[str]) -> float:
-    """Return the harmonic mean of precision and recall over words, for the gold answer where it is best.
+    """Return the harmonic mean of precision and recall over words, for the gold answer where it is highest.
 
-    As in HotpotQA, `yes` and `no` have no part of them right.
+    As in HotpotQA, `yes` and `no` cannot be partly right.
     """
     return max((_f1(answer, gold) for gold in golds), default=0.0)
 

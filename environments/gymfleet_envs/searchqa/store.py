@@ -1,4 +1,4 @@
-"""A corpus on disk: passages, index, vectors and questions, as an import writes them and all processes share them."""
+"""A corpus on disk: passages, index, vectors and questions, written by an import and shared by all processes."""
 
 import shutil
 import sqlite3
@@ -27,18 +27,18 @@ _TERMS: Final = "terms.sqlite"
 _VECTORS: Final = "vectors.npy"
 _FORMAT: Final = 1
 _BATCH: Final = 64
-"""Passages that are embedded by one request."""
+"""Number of passages that one request embeds."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an imported directory holds."""
+    """The contents of an imported directory."""
 
     format: int
     passages: int
     questions: int
     left_out: tuple[str, ...]
     embeddings_model: str = ""
-    """Whose vectors the passages have; empty where they have none."""
+    """The model of the passages' vectors; empty if they have none."""
     passage_prefix: str = ""
 
 
@@ -73,7 +73,7 @@ def write_store(data: Path, target: Path, options: SearchQAOptions) -> None:
 
 
 def open_store(directory: Path, options: SearchQAOptions) -> tuple[Corpus, list[Question], Manifest]:
-    """Return what `write_store` wrote. Raises `TaskDataError`."""
+    """Open a store that `write_store` wrote. Raises `TaskDataError`."""
     try:
         manifest = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
         if manifest.format != _FORMAT:
@@ -108,8 +108,9 @@ def open_store(directory: Path, options: SearchQAOptions) -> tuple[Corpus, list[
 
 
 def query_vectors(options: SearchQAOptions, dimensions: int) -> Embed:
-    """Return what makes the vectors of queries. It raises `EngineLost`: a query without an answer is not one
-    that finds nothing.
+    """Return the function that makes the vectors of queries.
+
+    It raises `EngineLost`: a query without an answer is not a query that finds nothing.
     """
     embeddings = Embeddings(options)
 

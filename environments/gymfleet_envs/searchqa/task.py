@@ -1,4 +1,4 @@
-"""What a question holds."""
+"""The data of a question."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from gymfleet_envs.searchqa.corpus import Corpus, Library
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """A question, its right answers, and where they are to be found."""
+    """A question, its right answers, and the corpus that holds them."""
 
     question: str
     answers: tuple[str, ...]
@@ -17,9 +17,9 @@ class SearchTask:
     corpus_name: str
     library: Library = field(repr=False)
     attempts: int | None
-    """Wrong answers that end the episode; None where only turns are limited."""
+    """Number of wrong answers that ends the episode; None if only turns are limited."""
 
     @property
     def corpus(self) -> Corpus:
-        """Return what is searched, which is made when it is first asked for."""
+        """Return the corpus to search, which is made on first use."""
         return self.library()

@@ -15,7 +15,7 @@ from gymfleet_envs.searchqa.task import SearchTask
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 MAX_IN_MEMORY: Final = 20_000
-"""Passages of files that were not imported."""
+"""The most passages of files that were not imported."""
 _EASIEST_FIRST: Final = ("easy", "medium", "hard")
 _AGENTGYM_ORDER: Final = ("test", "validation", "train")
 _MAX_DIGITS: Final = 9

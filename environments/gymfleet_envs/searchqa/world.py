@@ -20,7 +20,7 @@ _LAST_DAY: Final = 28
 
 @dataclass(frozen=True, slots=True)
 class Town:
-    """Where people live."""
+    """A town, where people live."""
 
     name: str
     river: str
@@ -30,7 +30,7 @@ class Town:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who is born in a town. `born` is year, month and day."""
+    """A person, born in a town. `born` is year, month and day."""
 
     name: str
     born: tuple[int, int, int]
@@ -46,7 +46,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What somebody made."""
+    """A work that a person made."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """What somebody founded."""
+    """A company that a person founded."""
 
     name: str
     founder: Person
@@ -67,7 +67,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many of each there are."""
+    """The number of things of each kind."""
 
     towns: int
     people: int
@@ -77,14 +77,14 @@ class Size:
 
 @dataclass(frozen=True)
 class World:
-    """All there is."""
+    """All things of a world."""
 
     towns: tuple[Town, ...]
     people: tuple[Person, ...]
     works: tuple[Work, ...]
     companies: tuple[Company, ...]
     seed: str
-    """What its prose is drawn from, too."""
+    """The seed, from which its prose is drawn too."""
 
 
 def make_world(seed: str, split: Split, size: Size) -> World:

@@ -1,4 +1,4 @@
-"""What an agent's text means, and what is answered to a text that means nothing that can be done now."""
+"""The command that an agent's text means, and the answer to a text that means no possible command."""
 
 import re
 from typing import Final
@@ -18,9 +18,9 @@ _DIRECTIONS: Final = {"north": "north_of", "south": "south_of", "east": "east_of
 
 
 def understood(text: str, state: State) -> str | None:
-    """Return the command of `state.actions` that a text means; None if there is none such now.
+    """Return the command of `state.actions` that a text means; None if it means none of them.
 
-    Case, articles, a full stop, Inform's abbreviations and `take X` for `take X from Y` are understood as there.
+    Case, articles, a full stop, Inform's abbreviations and `take X` for `take X from Y` are understood as in Inform.
     """
     plain = " ".join(text.split()).rstrip(".")
     for tried in (plain, *_readings(plain)):
@@ -47,7 +47,7 @@ def _expanded(lower: str) -> str:
 
 
 def refusal(text: str, state: State) -> str:
-    """Return what is answered to a text that cannot be done now: in Inform's words, where it is one of these cases."""
+    """Return the answer to a text that is not possible now: in Inform's words, if it is one of the cases below."""
     lower = _expanded(" ".join(text.split()).rstrip(".").lower())
     if not lower:
         return "I beg your pardon?"

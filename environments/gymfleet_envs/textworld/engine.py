@@ -1,4 +1,4 @@
-"""A game in play: states that never change, and how a command leads from one to the next."""
+"""A running game: states that never change, and how a command leads from one to the next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,25 +15,25 @@ _CUT: Final = ("sliced", "chopped", "diced")
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What holds now. Copies of a session share it."""
+    """The state of a game. Copies of a session share it."""
 
     game: Game
     facts: frozenset[Fact]
-    """Those that actions change."""
+    """The facts that actions change."""
     order: tuple[str, ...]
-    """All things, those that were moved last first: so Inform 7 lists what is in one place."""
+    """All things, the last moved first: in this order, Inform 7 lists the things in one place."""
     done: frozenset[int] = frozenset()
-    """The quests that are completed, by number."""
+    """The numbers of the completed quests."""
     end: Literal["won", "lost"] | None = None
 
     @cached_property
     def index(self) -> Index:
-        """The facts, by what stands in them."""
+        """The facts, by their contents."""
         return indexed(sorted(self.facts))
 
     @cached_property
     def actions(self) -> Mapping[str, Action]:
-        """What can be done now, by command; none when the game is over."""
+        """The possible actions, by command; none when the game is over."""
         found = [self.actions_of(verb) for verb in self.game.logic.verbs]
         return dict(sorted((command, action) for part in found for command, action in part.items()))
 
@@ -50,22 +50,22 @@ class State:
         return self._tried.setdefault(verb, found)
 
     def action(self, command: str) -> Action | None:
-        """Return what a command does; None where it cannot be taken now."""
+        """Return the action of a command; None if it is not possible now."""
         return self.actions_of(command.partition(" ")[0]).get(command)
 
     @cached_property
     def _tried(self) -> dict[str, Mapping[str, Action]]:
-        """The actions of the verbs that were asked for."""
+        """The actions of the verbs asked for so far."""
         return {}
 
     @property
     def room(self) -> str:
-        """Where the player is."""
+        """The room of the player."""
         return self.index["at", 1, "P"][0][2]
 
     @property
     def points(self) -> int:
-        """The rewards of the quests that are completed."""
+        """The sum of the completed quests' rewards."""
         return sum(self.game.quests[number].reward for number in self.done)
 
     @property
@@ -78,13 +78,13 @@ class State:
         return fact in (self.facts if fact[0] in self.game.logic.changing else self.game.facts)
 
     def holds(self, state: str, thing: str) -> bool:
-        """Return whether a predicate holds of one thing. What is locked is closed too."""
+        """Return whether a predicate holds of one thing. A locked thing is closed too."""
         if state == "closed":
             return not self.is_true(("open", thing))
         return self.is_true((state, thing))
 
     def contents(self, thing: str) -> list[str]:
-        """Return what is in or on a thing, or carried, in the order in which it is told."""
+        """Return the things in or on a thing, or carried, in the order in which they are listed."""
         inside = {
             fact[1]
             for predicate in ("in", "on")
@@ -94,7 +94,7 @@ class State:
         return [entity for entity in self.order if entity in inside] if inside else []
 
     def on_the_floor(self) -> list[str]:
-        """Return the portable things that lie in the room, in the order in which the game was written."""
+        """Return the portable things on the room's floor, in the order in which the game was written."""
         lying = {fact[1] for fact in self.index.get(("at", 2, self.room), ()) if self.game.is_a(fact[1], "o")}
         return [entity for entity in self.game.written if entity in lying]
 
@@ -106,7 +106,7 @@ class State:
         return _judged(replace(self, facts=facts, order=order))
 
     def unready_meal(self) -> str | None:
-        """Return why a meal cannot be prepared though all that it takes is carried, in the game's words.
+        """Return, in the game's words, why a meal cannot be prepared though all that it takes is carried.
 
         The package's logic would let it be prepared from raw things, and lose the game; the compiled game refuses.
         """
@@ -124,7 +124,7 @@ class State:
         return next((name for name in properties if self.holds(name, thing)), None)
 
     def prefix(self, thing: str) -> str:
-        """Return how food was prepared, as it stands before its name in lists."""
+        """Return the words for a food's preparation, which precede its name in lists."""
         if not self.game.is_a(thing, "f"):
             return ""
         cut = self._one_of(_CUT, thing)
@@ -156,7 +156,7 @@ def begin(game: Game) -> State:
 
 
 def _judged(state: State) -> State:
-    """Complete and fail quests as the compiled game does after each turn: what is completed can fail no more."""
+    """Complete and fail quests as the compiled game does after each turn: a completed quest can fail no more."""
     quests = state.game.quests
     done, lost = set(state.done), False
     for number, quest in enumerate(quests):

@@ -23,7 +23,7 @@ _MOST_TURNS: Final = 100
 
 
 class GameTask(Protocol):
-    """A seed, or a file."""
+    """A task: a seed, or a file."""
 
     @property
     def game(self) -> Game:
@@ -31,7 +31,7 @@ class GameTask(Protocol):
 
     @property
     def turn_limit(self) -> int:
-        """How many commands may be given."""
+        """The most commands that may be given."""
 
 
 class TextWorld(Environment[GameTask]):
@@ -70,16 +70,16 @@ class TextWorld(Environment[GameTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[GameTask]:
-        """Generated games; or a directory of games that TextWorld saved. Raises `TaskDataError`."""
+        """Generated games, or a directory of games that TextWorld saved. Raises `TaskDataError`."""
         return generated_tasks() if data is None else saved_games(data)
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Copy the games that TextWorld saved, each checked."""
+        """Check and copy the games that TextWorld saved."""
         copy_games(source, target)
 
     def reset(self, task: GameTask, seed: int) -> str:
-        """Begin the game. The task says it all; the seed changes nothing."""
+        """Begin the game. The task determines everything; the seed changes nothing."""
         del seed
         self._state = begin(task.game)
         self._way = Way(task.game)
@@ -88,7 +88,7 @@ class TextWorld(Environment[GameTask]):
         return self._shown(wording.opening(self._state))
 
     def step(self, action: str) -> Outcome:
-        """Do it, if it can be done now."""
+        """Execute the action, if it is possible now."""
         before = self._state
         if before.end is not None:
             return self._outcome("The game is over.", before, valid=False)
@@ -105,13 +105,13 @@ class TextWorld(Environment[GameTask]):
         return self._outcome(wording.feedback(done, before, self._state), before)
 
     def expert(self) -> ExpertMove | None:
-        """The next command of the walkthrough, or what takes back the last step away from it."""
+        """The next command of the walkthrough, or the command that undoes the last step away from it."""
         if self._state.end is not None or (command := self._way.command(self._state)) is None:
             return None
         return ExpertMove(thought="I go on with the plan.", action=command)
 
     def state_key(self) -> str:
-        """The facts of the world, and what is done of the quests."""
+        """The facts of the world, and the completed quests."""
         return self._state.key
 
     def admissible_actions(self) -> list[str]:
@@ -134,7 +134,7 @@ class TextWorld(Environment[GameTask]):
         )
 
     def _score(self) -> float:
-        """Return the share of the points. It is 1 if, and only if, the game is won: optional quests may be left."""
+        """Return the share of the points. It is 1 if, and only if, the game is won: optional quests may remain."""
         state = self._state
         if state.end == "won":
             return 1.0

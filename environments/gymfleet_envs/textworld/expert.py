@@ -1,4 +1,4 @@
-"""The walkthrough as an expert: it goes on from where the player has left it, and takes back what led away."""
+"""The walkthrough as an expert: it continues where the player left it, and undoes the steps that led away."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,16 +13,16 @@ _MOST_STEPS_AWAY: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a player is on the walkthrough. Copies of a session share it."""
+    """A player's place on the walkthrough. Copies of a session share it."""
 
     game: Game
     at: int = 0
     """The number of commands of the walkthrough that are done."""
     away: tuple[Action, ...] | None = ()
-    """What was done since, beside the walkthrough; None where it was too much to take back."""
+    """The actions since then that are not the walkthrough's; None if they are too many to undo."""
 
     def after(self, action: Action, before: State, state: State) -> "Way":
-        """Return where the player is after an action that led from a state to another."""
+        """Return the player's place after an action that led from one state to another."""
         path = _path(self.game)
         if not self.away and self.at < len(path.commands) and path.commands[self.at] == action.command:
             return replace(self, at=self.at + 1)
@@ -36,7 +36,7 @@ class Way:
         return replace(self, away=(*self.away, action) if len(self.away) < _MOST_STEPS_AWAY else None)
 
     def command(self, state: State) -> str | None:
-        """Return the next command to win; None where none is known."""
+        """Return the next command on the way to win; None if none is known."""
         path = _path(self.game)
         if self.away:
             wanted = _undone(self.away[-1], state)
@@ -51,14 +51,14 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """What is kept of the walkthrough as long as its game is: small, as thousands of games may be played at once."""
+    """The data of a walkthrough, kept as long as its game: small, as thousands of games may be played at once."""
 
     commands: tuple[str, ...]
-    """Those of the walkthrough that can be taken, in turn."""
+    """The commands of the walkthrough that are possible in turn."""
     done: tuple[frozenset[int], ...]
-    """The quests that are completed before each, and at the end."""
+    """The quests completed before each command, and at the end."""
     places: dict[frozenset[Fact], int]
-    """The last place of each state on the way, by the facts that are not as they were at the beginning."""
+    """The last place of each state on the walkthrough, by the facts that differ from the beginning."""
     wins: bool
 
 

@@ -1,4 +1,4 @@
-"""Games that TextWorld saved: `NAME.json`, as `tw-make` writes it beside `NAME.z8`."""
+"""Games that TextWorld saved: `NAME.json`, which `tw-make` writes next to `NAME.z8`."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ _FOLDERS: Final[Mapping[str, Split]] = {
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """A game that is read when it is played."""
+    """A game that is read only when it is played."""
 
     path: Path
 
@@ -36,17 +36,17 @@ class GameFile:
 
     @property
     def turn_limit(self) -> int:
-        """How many commands may be given."""
+        """The most commands that may be given."""
         return _MOST_TURNS
 
 
 def saved_games(data: Path) -> ListedTasks[GameFile]:
-    """Return the games of a directory, each with its path without the suffix as its id.
+    """Return the games of a directory; a game's id is its path without the suffix.
 
-    A game's split is that of the folder `train`, `valid` or `test` that it is in, else that of its file's hash.
+    A game's split is that of its folder `train`, `valid` or `test`, else that of its file's hash.
 
     Raises:
-        TaskDataError: where there is none.
+        TaskDataError: if there is no game.
     """
     package()
     tasks = [
@@ -57,7 +57,7 @@ def saved_games(data: Path) -> ListedTasks[GameFile]:
 
 
 def copy_games(source: Path, target: Path) -> None:
-    """Copy the games of a directory into a folder for each split, each game checked. Raises `TaskDataError`."""
+    """Check the games of a directory and copy them into a folder for each split. Raises `TaskDataError`."""
     for path in _walk(source):
         _read(path)
         copy = target / _split(path, source) / path.relative_to(source)

@@ -1,4 +1,4 @@
-"""A game as TextWorld's JSON holds it, checked before anything plays it."""
+"""A game from TextWorld's JSON, checked before anything plays it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Quest:
-    """What is worth points, or loses the game."""
+    """A quest, which is worth points or loses the game."""
 
     reward: int
     optional: bool
@@ -43,7 +43,7 @@ class Quest:
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """A game at its beginning, equal to itself alone. What hangs on it alone is computed once."""
+    """A game at its beginning, equal only to itself. Whatever depends only on the game is computed once."""
 
     logic: Logic
     facts: frozenset[Fact]
@@ -59,7 +59,7 @@ class Game:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """What each thing is called in a command."""
+        """The name of each thing in a command."""
         return {entity.id: entity.name for entity in self.entities.values()}
 
     @cached_property
@@ -69,12 +69,12 @@ class Game:
 
     @cached_property
     def fixed(self) -> Index:
-        """The other facts, in an order of their own."""
+        """The other facts, sorted."""
         return indexed(sorted(fact for fact in self.facts if fact[0] not in self.logic.changing))
 
     @cached_property
     def written(self) -> Sequence[str]:
-        """All things as Inform 7 writes them down: room after room, with what is in each when the game begins."""
+        """All things in the order in which Inform 7 writes them down: room by room, each with its initial contents."""
         inside = indexed(sorted(fact for fact in self.facts if fact[0] in ("at", "in", "on")))
         ordered: list[str] = []
 
@@ -96,12 +96,12 @@ class Game:
         return sum(quest.reward for quest in self.quests if not quest.optional or quest.reward > 0)
 
     def is_a(self, entity: str, kind: str) -> bool:
-        """Return whether a thing is of a type or of one that derives from it."""
+        """Return whether a thing is of a type, or of a type derived from it."""
         return kind in self.logic.kinds[self.types[entity]]
 
 
 def read_game(data: Mapping[str, Any], logic: Logic) -> Game:
-    """Return the game of TextWorld's JSON, whose rules are `logic`. Raises `TaskDataError` with the fault."""
+    """Read a game with the rules `logic` from TextWorld's JSON. Raises `TaskDataError` with the fault."""
     if data.get("version", _VERSION) != _VERSION:
         raise TaskDataError(f"its version is {data.get('version')!r}; {_VERSION} can be read")
     kinds = _kinds(_list(data, "infos"), logic)

@@ -25,7 +25,7 @@ class _Level:
     settings: Mapping[str, Any]
     turn_limit: int
     brief: bool = False
-    """Whether the objective tells the last action alone, not the whole way."""
+    """Whether the objective states only the last action instead of the whole way."""
 
 
 _LEVELS: Final[Mapping[str, _Level]] = {
@@ -55,12 +55,12 @@ class Seeded:
 
     @property
     def turn_limit(self) -> int:
-        """How many commands may be given."""
+        """The most commands that may be given."""
         return _LEVELS[self.level].turn_limit
 
 
 def generated_tasks() -> GeneratedTasks[Seeded]:
-    """Return the default tasks. Raises ModuleNotFoundError where the package is missing."""
+    """Return the default tasks. Raises ModuleNotFoundError if the package is missing."""
     package()
     return GeneratedTasks(
         "textworld",
@@ -84,7 +84,7 @@ def _seed(rng: random.Random) -> int:
 
 
 _PLAYED: Final[WeakValueDictionary[Seeded, Game]] = WeakValueDictionary()
-"""The games that somebody plays: the sessions of a task share one, however many others were made since."""
+"""The games that are being played: the sessions of a task share one, however many others were made since."""
 
 
 @lru_cache(maxsize=_CACHED_GAMES)
@@ -98,7 +98,7 @@ def _made(task: Seeded) -> Game:
 
 
 def _as_json(data: Any) -> Any:
-    """Return what would be read back from a file: lists for tuples."""
+    """Return the data as it would be read back from a file: lists instead of tuples."""
     if isinstance(data, Mapping):
         return {key: _as_json(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

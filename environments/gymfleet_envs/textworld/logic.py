@@ -1,4 +1,4 @@
-"""The rules of TextWorld's games, taken from the package's logic, and what they allow in a state."""
+"""The rules of TextWorld's games, taken from the package's logic, and the actions that they allow in a state."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any, Final
 Fact = tuple[str, ...]
 """A predicate and the ids that it holds of, such as `("in", "o_1", "c_0")`."""
 Index = Mapping[tuple[str, int, str], list[Fact]]
-"""Facts by predicate, place and the id that stands there, and by predicate alone as `(predicate, 0, "")`."""
+"""Facts by predicate, place and the id at that place, and by predicate alone as `(predicate, 0, "")`."""
 _NONE: Final[list[Fact]] = []
 
 
@@ -21,13 +21,13 @@ class Pattern:
     variables: tuple[str, ...]
 
     def bound(self, bindings: Mapping[str, str]) -> Fact:
-        """Return the fact that it says of the bound ids."""
+        """Return the pattern's fact about the bound ids."""
         return (self.predicate, *(bindings[name] for name in self.variables))
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What can be done: `conditions` must hold, `removed` ceases to hold, `added` begins to."""
+    """A kind of action: `conditions` must hold, `removed` ceases to hold, `added` begins to hold."""
 
     name: str
     command: str
@@ -38,7 +38,7 @@ class Rule:
     types: Mapping[str, frozenset[str]]
     """The types of things that each variable may stand for."""
     constants: Mapping[str, str]
-    """The variables in capitals, such as the player, each of which stands for the thing of that id."""
+    """The variables in capitals, such as the player; each stands for the thing with that id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Logic:
 
     rules: tuple[Rule, ...]
     changing: frozenset[str]
-    """The predicates that some rule changes; facts of others hold for ever."""
+    """The predicates that some rule changes; facts of other predicates always hold."""
     kinds: Mapping[str, frozenset[str]]
     """Each type with all its parents, and itself."""
     arities: Mapping[str, int]
-    """Of how many things the predicates of rules hold."""
+    """The number of arguments of each predicate in the rules."""
 
     @cached_property
     def verbs(self) -> Mapping[str, tuple[Rule, ...]]:
@@ -76,14 +76,14 @@ class Logic:
     def actions(
         self, verb: str, index: Index, fixed: Index, types: Mapping[str, str], names: Mapping[str, str]
     ) -> list[Action]:
-        """Return what can be done with a verb, in the order of the rules.
+        """Return the possible actions of a verb, in the order of the rules.
 
         Args:
             verb: one of `verbs`.
             index: the facts of predicates in `changing`.
             fixed: the other facts.
             types: the type of each id.
-            names: how each id is called in a command.
+            names: the name of each id in a command.
         """
         return [
             _action(rule, bindings, names)
@@ -110,7 +110,7 @@ class Logic:
 
 
 def indexed(facts: Iterable[Fact]) -> Index:
-    """Return the facts by what stands in them, in their order."""
+    """Return the facts by their contents, in their order."""
     index: dict[tuple[str, int, str], list[Fact]] = defaultdict(list)
     for fact in facts:
         index[fact[0], 0, ""].append(fact)
@@ -155,7 +155,7 @@ def _patterns(predicates: Iterable[Any]) -> tuple[Pattern, ...]:
 
 
 def _in_a_good_order(conditions: Iterable[Pattern]) -> tuple[Pattern, ...]:
-    """Where the player is first, then always what has the fewest variables that are still open."""
+    """Put conditions on the player first, then always the condition with the fewest variables that are still open."""
     left = sorted(conditions, key=lambda pattern: "P" not in pattern.variables)
     ordered: list[Pattern] = []
     bound = {name for pattern in left for name in pattern.variables if name.isupper()}

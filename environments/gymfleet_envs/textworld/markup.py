@@ -1,6 +1,6 @@
 """Inform 7's substitutions in TextWorld's descriptions: `[if c_0 is open]...[end if]`, `[a list of things in the c_0]`.
 
-A description is parsed once for a game, and rendered for a state. Whatever the package's grammars do not write is
+A description is parsed once for a game, and rendered for a state. Markup that the package's grammars do not write is
 refused, so that no game shows brackets to an agent.
 """
 
@@ -26,16 +26,16 @@ class NotUnderstood(ValueError):
 
 
 class View(Protocol):
-    """What a description may ask about a state."""
+    """The interface of a state for descriptions."""
 
     def holds(self, state: str, thing: str) -> bool:
         """Return whether a thing is `open`, `closed` or `locked`."""
 
     def contents(self, thing: str) -> Sequence[str]:
-        """Return the ids of the things in or on a thing, in the order in which they are told."""
+        """Return the ids of the things in or on a thing, in the order in which they are listed."""
 
     def listed(self, things: Sequence[str], *, articles: bool) -> str:
-        """Return their names as a list: `a key, an apple and some milk`."""
+        """Return the things' names as a list: `a key, an apple and some milk`."""
 
 
 Condition = Callable[[View], bool]
@@ -52,7 +52,7 @@ _CONDITIONS: Final[Mapping[re.Pattern[str], Callable[[Mapping[str, str], str], C
     ),
     re.compile(r"(?:the )?(?P<thing>\S+) has something on it"): lambda _, at: lambda view: bool(view.contents(at)),
 }
-"""What the grammars ask, and how a state answers: of what a match says and the thing that it names, or the own one."""
+"""The grammars' conditions, and their tests of a state, for a match and the thing it names, else the described one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def parse(text: str, known: Mapping[str, str], own: str) -> Description:
     """Parse a description.
 
     Args:
-        text: what the package's grammars wrote.
+        text: the text that the package's grammars wrote.
         known: the things of the game that it may name, by id.
-        own: the id of what it describes.
+        own: the id of the thing that it describes.
 
     Raises:
         NotUnderstood: with the substitution.
@@ -96,7 +96,7 @@ def _depth(tokens: Sequence[str]) -> int:
 
 
 def _sequence(tokens: Sequence[str], at: int, known: Mapping[str, str], own: str) -> tuple[list[Part], int]:
-    """Parse up to a token that ends or continues an outer `[if]`; return the parts and its place."""
+    """Parse up to a token that ends or continues an outer `[if]`; return the parts and that token's place."""
     parts: list[Part] = []
     while at < len(tokens):
         if at % 2 == 0:
@@ -170,7 +170,7 @@ def _plain(text: str) -> Part:
 
 
 def quoted(text: str) -> str:
-    """Return a text with quotation marks for the single ones that stand at the edge of a word, as Inform prints it."""
+    """Replace single quotation marks at the edges of words by double ones, as Inform prints them."""
     return _QUOTES.sub('"', text)
 
 

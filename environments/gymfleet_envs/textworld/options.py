@@ -4,7 +4,7 @@ from gymfleet_envs.environment import Options
 
 
 class TextWorldOptions(Options):
-    """What observations show."""
+    """The content of observations."""
 
     show_actions: bool = False
-    """Whether observations end with the commands that can be taken, as `AVAILABLE ACTIONS: a,b`."""
+    """Whether observations end with the possible commands, as `AVAILABLE ACTIONS: a,b`."""

@@ -1,4 +1,4 @@
-"""TextWorld's generator, let to work without its compiler: the games are the same, in tenths of the time."""
+"""TextWorld's generator, run without its compiler: it makes the same games in tenths of the time."""
 
 import contextlib
 import functools
@@ -15,23 +15,23 @@ from gymfleet_envs.textworld.logic import Logic, logic_of
 _MISSING: Final = "the package textworld is missing; install gymfleet[env-alfworld]"
 
 Make = Callable[[Any], Any]
-"""From the package's `GameOptions` to its `Game`."""
+"""Makes the package's `Game` from its `GameOptions`."""
 
 
 class NoSuchGame(Exception):
-    """A seed from which the package makes no game of this level."""
+    """The package makes no game of this level from a seed."""
 
 
 def generate(make: Make, seed: int, *, brief: bool) -> Mapping[str, Any]:
-    """Return a game as the package saves it to JSON.
+    """Return a game in the form in which the package saves it as JSON.
 
     Args:
         make: one of the package's challenges.
         seed: from 0 to 2**32 - 1.
-        brief: whether the objective tells the last action alone, not the whole way.
+        brief: whether the objective states only the last action instead of the whole way.
 
     Raises:
-        NoSuchGame: where the map of this seed has no quest as long as is wanted.
+        NoSuchGame: if the map of this seed has no quest of the wanted length.
     """
     textworld = package()
     options = textworld.GameOptions()
@@ -50,7 +50,7 @@ def generate(make: Make, seed: int, *, brief: bool) -> Mapping[str, Any]:
 
 
 def package() -> Any:
-    """Return the module `textworld`. Raises ModuleNotFoundError that names the extra."""
+    """Return the module `textworld`. Raises ModuleNotFoundError with the name of the extra."""
     try:
         import textworld  # noqa: PLC0415 - jericho, networkx, numpy: heavy, and for this environment alone
         import textworld.challenges  # noqa: PLC0415
@@ -67,9 +67,9 @@ def challenge(name: str) -> Any:
 
 
 def logic_for(document: object) -> Logic:
-    """Return the logic of a game whose file has this text of it. Raises `TaskDataError` unless it is the package's own.
+    """Return a game's logic by its text in the game's file. Raises `TaskDataError` unless it is the package's own.
 
-    What the text says is not parsed: sentences for rules that the package does not have could not be told anyway.
+    The text is not parsed: there would be no sentences for rules that the package does not have anyway.
     """
     if isinstance(document, str):
         lines = _lines(document)
@@ -91,7 +91,7 @@ def _known_logics() -> Sequence[tuple[tuple[str, ...], Logic]]:
 
 
 def _lines(document: str) -> tuple[str, ...]:
-    """The lines in an order of their own: files are put together in the order in which a folder lists them."""
+    """Return the lines sorted, because files are joined in the order in which a folder lists them."""
     return tuple(sorted(document.split("\n")))
 
 
@@ -107,8 +107,8 @@ def _quickly(textworld: Any) -> Iterator[None]:
     """Parse the rules once, read grammars in one order everywhere, and play walkthroughs without compiling the game.
 
     (`GameMaker.set_walkthrough` compiles a game with Inform 7 to see what the commands do; the package's own
-    `GameProgression` says the same. Tags that stand in two files of a grammar mean what the last file says, and the
-    package reads them in the folder's order.)
+    `GameProgression` gives the same result. If a tag is in two files of a grammar, the last file decides its meaning,
+    and the package reads the files in the folder's order.)
     """
     from textworld.generator import text_grammar  # noqa: PLC0415
     from textworld.generator.data import KnowledgeBase  # noqa: PLC0415
@@ -139,7 +139,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _set_walkthrough(maker: Any, commands: Sequence[str]) -> None:
-    """Note with each event the actions that bring it about. A command that does nothing is left out."""
+    """Store with each event the actions that lead to it. A command that does nothing is left out."""
     from textworld.generator.game import GameProgression  # noqa: PLC0415
 
     game = maker.build()

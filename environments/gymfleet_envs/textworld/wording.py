@@ -1,4 +1,4 @@
-"""What the game answers: the sentences of Inform 7 and of TextWorld's own rules, around the game's descriptions."""
+"""The game's answers: the sentences of Inform 7 and of TextWorld's own rules, around the game's descriptions."""
 
 import re
 from typing import Final
@@ -26,18 +26,18 @@ _SENTENCES: Final = {
     "take": "You take {0} from {1}.",
     "make": "Adding the meal to your inventory.",
 }
-"""By the first part of a rule's name. {0} and {1} are the command's things with articles, {name} the first without."""
+"""Sentences by the first part of a rule's name. {0}, {1}: the command's things with articles; {name}: {0} without."""
 
 
 def opening(state: State) -> str:
-    """Return the objective and what one sees first."""
+    """Return the objective and the first view."""
     return "\n\n".join(text for text in (state.game.objective.strip(), look(state)) if text)
 
 
 def look(state: State) -> str:
-    """Return the name and the description of the room, and what lies on its floor."""
+    """Return the name and the description of the room, and the things on its floor."""
     entity = state.game.entities[state.room]
-    # A line break in a room's description is none in Inform's source; an empty line is.
+    # A line break in a room's description is not one in Inform's source; an empty line is.
     paragraphs = (" ".join(part.split()) for part in entity.description.render(state).split("\n\n"))
     told = ["\n".join((f"-= {entity.name.title()} =-", "\n\n".join(part for part in paragraphs if part)))]
     if lying := state.on_the_floor():
@@ -46,7 +46,7 @@ def look(state: State) -> str:
 
 
 def feedback(action: Action, before: State, after: State) -> str:
-    """Return what an action is answered with."""
+    """Return the answer to an action."""
     told = [_told(action, before, after)]
     if (points := after.points - before.points) > 0:
         in_words = _NUMBERS[points] if points < len(_NUMBERS) else str(points)
@@ -113,7 +113,7 @@ def _cooked(action: Action, food: str, state: State) -> str:
 
 
 def _the(thing: str, state: State, prefix: str = "") -> str:
-    """Return a thing's name with its article. Doors have none: Inform takes their names for proper ones."""
+    """Return a thing's name with its article. Doors have none: Inform takes their names for proper names."""
     entity = state.game.entities[thing]
     if state.game.is_a(thing, "d") and not entity.definite:
         return entity.name

@@ -1,4 +1,4 @@
-"""A Z-machine game of yours, such as `zork1.z5`, by the interpreter of the package jericho (GPL-2.0)."""
+"""A Z-machine game of your own, such as `zork1.z5`, run by the interpreter of the package jericho (GPL-2.0)."""
 
 import random
 import re
@@ -21,11 +21,11 @@ _MISSING: Final = "the package jericho is missing; install gymfleet[env-alfworld
 _NOT_PLAY: Final = frozenset({
     "save", "restore", "restart", "quit", "q", "undo", "script", "unscript", "transcript", "record", "replay",
 })  # fmt: skip
-"""Words that leave the game or reach for files, wherever they stand in a command."""
+"""Words that leave the game or access files, anywhere in a command."""
 
 
 class ZMachineOptions(Options):
-    """Which game is played."""
+    """The game to play."""
 
     game_file: Path | None = None
     """A file for the Z-machine (.z3 to .z8) whose score jericho knows."""
@@ -87,7 +87,7 @@ class ZMachine(Environment[int]):
 
 
 class Interpreter:
-    """A game under way. Each has a copy of the interpreter's library, whose state is global."""
+    """A running game. Each has its own copy of the interpreter's library, whose state is global."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self._frotz = _frotz(path, seed)
@@ -96,7 +96,7 @@ class Interpreter:
 
     @property
     def score(self) -> float:
-        """The share of the points, from 0 on; 1 if, and only if, the game is won."""
+        """The share of the points, at least 0; 1 if, and only if, the game is won."""
         if self._frotz.victory():
             return 1.0
         most = self._frotz.get_max_score()
@@ -108,7 +108,7 @@ class Interpreter:
         return bool(self._frotz.victory() or self._frotz.game_over())
 
     def act(self, text: str) -> str | None:
-        """Return what the game answers; None, and nothing happens, for a text that is no command to a game."""
+        """Return the game's answer; for a text that is not a game command, do nothing and return None."""
         command = " ".join(text.split())
         printable = command.isascii() and command.isprintable()
         if not printable or len(command) > _MAX_CHARS or _NOT_PLAY & set(re.findall(r"[a-z]+", command.lower())):
@@ -134,5 +134,5 @@ def _seed(rng: random.Random, level: str) -> int:
 
 
 def _tidy(text: str) -> str:
-    """Leave out the prompt with the status line behind it."""
+    """Remove the prompt and the status line after it."""
     return re.sub(r"\n{3,}", "\n\n", text.rpartition("\n>")[0] or text).strip()

@@ -35,11 +35,11 @@ def _tool(name: str, description: str, parameter: str, meaning: str) -> Tool:
 
 
 class WebShopOptions(Options):
-    """How the shop is shown, and which of the benchmark's goals are asked for."""
+    """Options for showing the shop, and for choosing and scoring goals."""
 
     observation: Literal["text", "text_rich", "html"] = "text"
     goals: GoalChoice = "auto"
-    """`auto`: human instructions where `items_human_ins.json` is there, else the synthetic ones."""
+    """`auto`: human instructions if `items_human_ins.json` is there, else the synthetic ones."""
     reward_rule: RewardRule | Literal["auto"] = "auto"
     """How options count. `auto`: as in AgentGym for WebShop's goals, `exact_options` for generated ones."""
 
@@ -109,7 +109,7 @@ class WebShop(Environment[ShopTask]):
 
     @classmethod
     def spec(cls, tasks: TaskSource[ShopTask]) -> EnvironmentSpec:
-        """Name the reward rule beside what every environment says."""
+        """Add the reward rule to the specification that every environment has."""
         rule = cls.reward_rule(generated=tasks.name == "generated")
         return super().spec(tasks).model_copy(update={"reward_rule": rule})
 
@@ -119,14 +119,14 @@ class WebShop(Environment[ShopTask]):
         import_shop(source, target, cls.options.goals)
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
-        """WebShop's wording of the call."""
+        """The call in WebShop's format."""
         value = str(arguments["keywords" if tool == "search" else "value"])
         if any(mark in value for mark in "[]\n"):  # the action would end there
             raise BadArguments("write neither square brackets nor line ends")
         return f"{tool}[{value}]"
 
     def reset(self, task: ShopTask, seed: int) -> str:
-        """The page with the search bar. The task says it all; the seed changes nothing."""
+        """Show the page with the search bar. The task determines everything; the seed changes nothing."""
         del seed
         self._task = task
         self._leave()
@@ -164,7 +164,7 @@ class WebShop(Environment[ShopTask]):
         return found or search_move(goal, shop)
 
     def state_key(self) -> str:
-        """The page, and what was chosen and seen on the way to it."""
+        """The page, and the options chosen and products seen on the way to it."""
         page = (self._where, self._query, self._number, self._place, self._sub if self._where == "sub" else "")
         return repr((*page, sorted(self._chosen.items()), sorted(self._seen)))
 
@@ -173,7 +173,7 @@ class WebShop(Environment[ShopTask]):
         return [f"click[{value}]" for value in self._clickables if value != "search"]
 
     def snapshot(self) -> Self:
-        """A shallow copy: every change replaces what it changes, and the shop is shared."""
+        """A shallow copy: every change replaces the object that it changes, and the shop is shared."""
         return copy.copy(self)
 
     @property
@@ -193,7 +193,7 @@ class WebShop(Environment[ShopTask]):
         self._where, self._number, self._place, self._chosen = "results", number, -1, {}
 
     def _click(self, value: str) -> None:
-        """A click on what the page shows. Upstream asks in this order, whatever an option may be called."""
+        """Click something on the page. The order of the tests is upstream's, whatever an option may be called."""
         if value == "back to search":
             self._leave()
         elif value == "next >" and self._where == "results":
@@ -213,7 +213,7 @@ class WebShop(Environment[ShopTask]):
             self._where = "item"
             self._seen |= {asin}
         else:
-            # Of groups that share a value, the last one takes it, as in upstream's table of clickables.
+            # If groups share a value, the last one takes it, as in upstream's table of clickables.
             group = next(name for name, values in reversed(self._product.options.items()) if value in values)
             self._chosen = self._chosen | {group: value}
 
@@ -229,7 +229,7 @@ class WebShop(Environment[ShopTask]):
         return Outcome(observation, reward=reward, terminated=True, score=min(reward, 1.0), info=info)
 
     def _show(self) -> tuple[str, dict[str, JsonValue]]:
-        """The page as it stands, and what can be done on it."""
+        """Return the current page, and the possible actions on it."""
         page = self._page()
         clickables = pages.clickables(page)
         self._clickables = tuple(clickables)
@@ -256,9 +256,9 @@ class WebShop(Environment[ShopTask]):
 
 
 def parse_action(action: str) -> tuple[str, str]:
-    """`verb[value]` at the beginning of the first line: the last bracket that opens, up to the last that closes.
+    """Parse `verb[value]` at the beginning of the first line: from the last opening bracket to the last closing one.
 
-    What upstream's pattern finds, in one pass over the text; ("", "") for what is no action.
+    It finds the same as upstream's pattern, in one pass over the text; ("", "") if the text is no action.
     """
     line = action.strip().partition("\n")[0]
     end = line.rfind("]")

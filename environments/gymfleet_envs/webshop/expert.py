@@ -19,7 +19,7 @@ _PRICE: Final = re.compile(r",? and price lower than [0-9.]+ dollars$")
 
 @lru_cache(maxsize=1024)
 def query_for(goal: Goal, shop: Shop) -> str:
-    """Keywords that find the goal's product: those of the instruction, or its title, whichever shows it earlier."""
+    """Return keywords that find the goal's product: the instruction's, or its title, whichever shows it earlier."""
     wish = _OPENING.sub("", _PRICE.sub("", goal.instruction))
     plain = wish.split(" with color: ")[0].split(" with size: ")[0]
     place = shop.shelf.place_of(goal.asin)
@@ -37,12 +37,12 @@ def query_for(goal: Goal, shop: Shop) -> str:
 
 
 def search_move(goal: Goal, shop: Shop) -> ExpertMove:
-    """Look for the product."""
+    """Search for the product."""
     return ExpertMove(thought="I search for what is asked for.", action=f"search[{query_for(goal, shop)}]")
 
 
 def results_move(goal: Goal, shop: Shop, hits: tuple[int, ...], page_number: int) -> ExpertMove | None:
-    """Open the product, or turn the page towards it; None where it was not found."""
+    """Open the product, or turn the page towards it; None if it was not found."""
     place = shop.shelf.place_of(goal.asin)
     if place not in hits:
         return None
@@ -55,7 +55,7 @@ def results_move(goal: Goal, shop: Shop, hits: tuple[int, ...], page_number: int
 
 
 def item_move(goal: Goal, product: Product, chosen: dict[str, str]) -> ExpertMove:
-    """Choose what is still to be chosen, then buy."""
+    """Choose the options that are still missing, then buy."""
     if product.asin != goal.asin:
         return ExpertMove(thought="This is not what is asked for.", action="click[< Prev]")
     groups = {value: name for name, values in product.options.items() for value in values}
@@ -63,7 +63,7 @@ def item_move(goal: Goal, product: Product, chosen: dict[str, str]) -> ExpertMov
         value = _closest(wanted, product.options.get(name) or tuple(groups))
         if value is None or chosen.get(groups[value]) == value:
             continue
-        # A value that two groups share is chosen in the last of them, whose own wish would undo it for ever.
+        # A value that two groups share is chosen in the last of them; that group's own wish would undo it for ever.
         if (
             any(groups.get(other) == groups[value] for key, other in goal.options if key != name)
             and groups[value] in chosen

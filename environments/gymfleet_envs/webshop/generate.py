@@ -46,13 +46,13 @@ _PLACES: Final = ("the garden", "the office", "the kitchen", "a long trip", "the
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What makes a level: the options of a product, the attributes of product and goal, the size of a page."""
+    """The parameters of a level: the options of a product, the attributes of product and goal, the size of a page."""
 
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     num_attributes: int = 0
     wanted_attributes: int = 0
     num_variants: int = 1
-    """Products of one kind and material, or of one kind where attributes tell them apart."""
+    """Number of products of one kind and material, or of one kind if attributes distinguish them."""
     has_cap: bool = False
     page_size: int = 3
     max_results: int = 9
@@ -120,14 +120,14 @@ def _generate(rng: random.Random, level: str, rule: RewardRule) -> ShopTask:
         above = [step for step in PRICE_STEPS if step > product.prices[0]]
         cap = int(rng.choice(above[:2]))
     goal = make_goal(product, Wish(text, attributes), text, options, cap)
-    # Materials, brands and places are nouns as well: by the whole title a velvet mug would pass for a velvet bowl.
+    # Materials, brands and places are nouns too: with the whole title, a velvet mug would pass for a velvet bowl.
     return ShopTask(replace(goal, title=noun.title()), shop, rule)
 
 
 def _plain(
     rng: random.Random, shape: _Shape, area: str, section: str, noun: str, material: str, number: int
 ) -> Product:
-    """One product of a kind and a material: two words find it."""
+    """Make a product of a kind and a material, which two words find."""
     return Product(
         asin=f"K{number}",
         title=f"{material} {noun}".title(),
@@ -143,7 +143,7 @@ def _plain(
 
 
 def _variants(rng: random.Random, shape: _Shape, area: str, section: str, noun: str, first: int) -> list[Product]:
-    """Products of one kind: half of them are copies of another's attributes but one, at another price."""
+    """Make products of one kind: half of them copy all attributes of another but one, at another price."""
     products: list[Product] = []
     last: Sequence[str] = ()
     for number in range(shape.num_variants):

@@ -1,7 +1,7 @@
-"""Which goals a catalogue has, in which order, and how high the price may be.
+"""The goals of a catalogue, their order, and the limits of the price.
 
-Upstream draws a price from each range and the caps before it seeds its generator, so that
-its goals differ from run to run. Here each kind of draw has a generator of its own with
+Upstream draws a price from each range and the caps before it seeds its generator, so its
+goals differ from run to run. Here, each kind of draw has its own generator with
 upstream's seed, and the order is upstream's.
 """
 
@@ -46,7 +46,7 @@ class GoalTable:
         self.prices: list[float] = []
 
     def add(self, product: Product) -> None:
-        """The next product."""
+        """Add the next product."""
         low, high = product.prices[0], product.prices[-1]
         price = low if len(product.prices) == 1 else self._price_rng.uniform(low, high)
         place = len(self.prices)
@@ -58,23 +58,23 @@ class GoalTable:
             self._rows += [(place, item, cap) for item in range(num_combinations(product))]
 
     def finish(self) -> GoalArray:
-        """The goals (N, 3) int32, shuffled as upstream shuffles its list."""
+        """Return the goals (N, 3) int32, shuffled as upstream shuffles its list."""
         random.Random(SEED).shuffle(self._rows)
         return np.array(self._rows, np.int32).reshape(-1, 3)
 
     def _cap(self, price: float) -> int:
-        """The larger of two of the next four steps above the price."""
+        """Draw two of the next four steps above the price, and return the larger."""
         above = [step for step in PRICE_STEPS if step > price][:_NEXT_STEPS]
         return NO_CAP if len(above) < 2 else int(max(self._cap_rng.sample(above, 2)))
 
 
 def num_combinations(product: Product) -> int:
-    """How many synthetic goals ask for the product; at most `MAX_COMBINATIONS`."""
+    """Return the number of synthetic goals for the product, at most `MAX_COMBINATIONS`."""
     return min(math.prod(len(values) for values in product.options.values()), MAX_COMBINATIONS)
 
 
 def goal_of(product: Product, row: GoalRow, kind: GoalKind) -> Goal:
-    """The goal behind a row."""
+    """Return the goal of a row."""
     if kind == "human":
         wish = product.human_wishes[row.item]
         return make_goal(product, wish, wish.text, wish.options, row.cap)
@@ -87,7 +87,7 @@ def goal_of(product: Product, row: GoalRow, kind: GoalKind) -> Goal:
 
 
 def make_goal(product: Product, wish: Wish, text: str, options: tuple[tuple[str, str], ...], cap: int) -> Goal:
-    """A goal with upstream's words for the price."""
+    """Return a goal with upstream's words for the price."""
     return Goal(
         instruction=text if cap >= NO_CAP else f"{text}, and price lower than {cap:.2f} dollars",
         asin=product.asin,
@@ -101,7 +101,7 @@ def make_goal(product: Product, wish: Wish, text: str, options: tuple[tuple[str,
 
 
 def collect(products: Iterable[Product], kind: GoalKind) -> tuple[list[float], GoalArray]:
-    """Prices and goals of a whole catalogue."""
+    """Return prices and goals of a whole catalogue."""
     table = GoalTable(kind)
     for product in products:
         table.add(product)

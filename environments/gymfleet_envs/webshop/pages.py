@@ -1,4 +1,4 @@
-"""The shop's pages: what stands on each, and how it looks as text, as rich text and as HTML."""
+"""The shop's pages: the content of each, and its form as text, as rich text and as HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,19 +24,19 @@ class Page:
     has_search_bar: bool = False
 
     def add(self, role: Role, *texts: str) -> "Page":
-        """Further parts of one role."""
+        """Add parts of one role."""
         self.parts += [(role, text) for text in texts]
         return self
 
 
 def search_page(instruction: str) -> Page:
-    """Where an episode begins."""
+    """Return the page on which an episode begins."""
     page = Page(has_search_bar=True).add("title", "WebShop")
     return page.add("instruction", "Instruction:", instruction).add("button", SEARCH)
 
 
 def results_page(instruction: str, products: Sequence[Product], page_number: int, total: int) -> Page:
-    """Return one page of what was found. As upstream's, it always leads on, to pages without products in the end."""
+    """Return one page of results. As upstream, each has a next page; in the end, pages have no products."""
     page = _headed(instruction).add("text", f"Page {page_number} (Total results: {total})")
     if page_number > 1:
         page.add("button", PREVIOUS)
@@ -47,7 +47,7 @@ def results_page(instruction: str, products: Sequence[Product], page_number: int
 
 
 def item_page(instruction: str, product: Product) -> Page:
-    """A product with its options."""
+    """Return the page of a product with its options."""
     page = _headed(instruction).add("button", PREVIOUS)
     for name, values in product.options.items():
         page.add("name", name).add("option", *values)
@@ -56,7 +56,7 @@ def item_page(instruction: str, product: Product) -> Page:
 
 
 def sub_page(instruction: str, product: Product, name: str) -> Page:
-    """A product's description, features or reviews."""
+    """Return the page of a product's description, features or reviews."""
     page = _headed(instruction).add("button", PREVIOUS)
     if name == "Description":
         return page.add("text", product.description)
@@ -68,7 +68,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 
 def done_page(asin: str, options: str, reward: float) -> Page:
-    """After the purchase. Upstream's template has fields for the goal; they stay empty, there and here."""
+    """Return the page after the purchase. The template's fields for the goal stay empty, as upstream."""
     page = Page().add("text", "Thank you for shopping with us!", "Your code:", "None")
     page.add("text", "(Paste it in your MTurk interface.)", "Purchased", "asin", asin, "options", options)
     for name in ("attrs", "category", "query", "product category"):
@@ -79,7 +79,7 @@ def done_page(asin: str, options: str, reward: float) -> Page:
 
 
 def clickables(page: Page) -> list[str]:
-    """What `click[...]` takes here: buttons, then products, then options; in lower case, each once."""
+    """Return the values for `click[...]` here: buttons, then products, then options; in lower case, each once."""
     buttons: list[str] = []
     others: list[str] = []  # no page has both products and options
     for role, text in page.parts:
@@ -93,12 +93,12 @@ def clickables(page: Page) -> list[str]:
 
 
 def as_text(page: Page) -> str:
-    """Upstream's mode `text`."""
+    """Render a page in upstream's mode `text`."""
     return " [SEP] ".join([text.strip() for _, text in page.parts if text and text != "\n"])
 
 
 def as_rich_text(page: Page, chosen: Iterable[str], seen: Iterable[str]) -> str:
-    """Upstream's mode `text_rich`: buttons are marked, and what was clicked is named first."""
+    """Render a page in upstream's mode `text_rich`: buttons are marked, and clicked options are named first."""
     lines: list[str] = []
     clicked: list[str] = []
     pressed, visited = frozenset(chosen), frozenset(seen)
@@ -118,7 +118,7 @@ def as_rich_text(page: Page, chosen: Iterable[str], seen: Iterable[str]) -> str:
 
 
 def as_html(page: Page, chosen: Mapping[str, str]) -> str:
-    """A document with the ids and classes that upstream's pages have, and no foreign resources."""
+    """Render a page as a document with the ids and classes of upstream's pages, and no external resources."""
     body: list[str] = []
     group = ""
     texts = [text for role, text in page.parts if role == "instruction"]

@@ -1,4 +1,4 @@
-"""What the shop sells, and how a product is read from WebShop's files."""
+"""The products of the shop, read from WebShop's files."""
 
 import json
 import math
@@ -24,7 +24,7 @@ _MAX_ASIN_CHARS: Final = 10
 
 
 class Review(msgspec.Struct, frozen=True):
-    """One review, as it is shown."""
+    """One review, as shown."""
 
     title: str
     score: str
@@ -32,7 +32,7 @@ class Review(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """An instruction that asks for this product: attributes, and options by name (empty where none was given)."""
+    """An instruction that asks for this product: attributes, and options by name (empty if none was given)."""
 
     text: str
     attributes: tuple[str, ...]
@@ -66,14 +66,14 @@ class Product(msgspec.Struct, frozen=True):
 
     @property
     def indexed_text(self) -> str:
-        """What the search engine indexes, as upstream puts it together."""
+        """The text that the search engine indexes, composed as upstream does."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first = self.bullets[0] if self.bullets else ""
         return " ".join((self.title, self.description, first, options)).lower()
 
 
 class Extras(msgspec.Struct, frozen=True):
-    """What other files say of products, by ASIN."""
+    """The data on products from other files, by ASIN."""
 
     attributes: Mapping[str, Any] = {}
     human: Mapping[str, Any] = {}
@@ -81,11 +81,11 @@ class Extras(msgspec.Struct, frozen=True):
 
 
 class _Fault(Exception):
-    """What is wrong with an entry."""
+    """The fault of an entry."""
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object. Raises `TaskDataError`."""
+    """Read a JSON file that holds one object. Raises `TaskDataError`."""
     try:
         value = json.loads(path.read_bytes(), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
@@ -96,7 +96,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def json_entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON list or of JSON lines, numbered from 1, one in memory at a time. Raises `TaskDataError`."""
+    """Yield entries of a JSON list or of JSON lines, numbered from 1, one in memory at once. Raises `TaskDataError`."""
     decoder = json.JSONDecoder(parse_constant=_no_number)
     number = 0
     with path.open(encoding="utf-8-sig") as file:
@@ -128,7 +128,7 @@ def json_entries(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def read_products(path: Path, extras: Extras) -> Iterator[Product]:
-    """Products of one of WebShop's files, in its order, each ASIN once. Raises `TaskDataError`."""
+    """Yield the products of one of WebShop's files, in its order, each ASIN once. Raises `TaskDataError`."""
     seen: set[str] = set()
     for number, entry in json_entries(path):
         record = entry.get("product", entry) if isinstance(entry, dict) else None
@@ -137,7 +137,8 @@ def read_products(path: Path, extras: Extras) -> Iterator[Product]:
                 raise _Fault("is no object")
             prepared = record is not entry
             asin = _text(record, "asin")
-            # Upstream drops what has no Amazon id, and takes the first of two entries; a prepared file has neither.
+            # Upstream drops entries without an Amazon id, and takes the first of two with the same; a prepared file
+            # has neither.
             if not prepared and (asin == "nan" or len(asin) > _MAX_ASIN_CHARS or asin in seen):
                 continue
             if not asin or len(asin) > _MAX_ASIN_CHARS or not asin.isalnum() or not asin.isascii():
@@ -265,7 +266,7 @@ def _human_wishes(values: Any) -> tuple[Wish, ...]:
 
 
 def _no_number(name: str) -> None:
-    """NaN and infinities are no JSON: they count as absent."""
+    """Treat NaN and infinities as absent, because they are not JSON."""
     del name
 
 

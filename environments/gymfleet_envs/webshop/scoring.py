@@ -1,4 +1,4 @@
-"""What a purchase is worth: WebShop's reward."""
+"""The value of a purchase: WebShop's reward."""
 
 import re
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from rapidfuzz.utils import default_process
 from gymfleet_envs.webshop.products import Product
 
 RewardRule = Literal["agentgym", "exact_options"]
-"""How options are compared: as AgentGym's server does, or to the letter wherever the product offers what is wanted."""
+"""How options are compared: as in AgentGym's server, or to the letter if the product offers the wanted value."""
 MATCH_ABOVE: Final = 85
 NO_CAP: Final = 1_000_000
 CATEGORY_MARK: Final = "\u203a"
-"""Between the parts of a product's category."""
-# The first of these that occurs in an option stands for it.
+"""Separates the parts of a product's category."""
+# The first of these colors that occurs in an option stands for the option.
 COLORS: Final = (
     "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue", "blush", "bordeaux",
     "bronze", "brown", "burgundy", "camel", "camo", "caramel", "champagne", "charcoal", "cheetah", "chestnut",
@@ -36,9 +36,9 @@ _LATIN_1: Final = dict.fromkeys(range(128, 256))
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a purchase is compared with. `price_cap` is in dollars.
+    """The goal to which a purchase is compared. `price_cap` is in dollars.
 
-    Options are pairs of name and value; the name is empty where a person named values alone.
+    Options are pairs of name and value; the name is empty if a person gave only values.
     """
 
     instruction: str
@@ -79,7 +79,7 @@ def score(product: Product, price: float, chosen: tuple[str, ...], goal: Goal, r
 
 
 def type_score(product: Product, goal: Goal) -> float:
-    """Whether the product is of the kind that was asked for: 1, 0.5, 0.1 or 0."""
+    """Return how far the product is of the kind that was asked for: 1, 0.5, 0.1 or 0."""
     wanted = nouns(goal.title)
     shared = len(set(nouns(product.title)) & set(wanted))
     title = shared / len(wanted) if wanted else 0.2
@@ -93,20 +93,20 @@ def type_score(product: Product, goal: Goal) -> float:
 
 
 def normalize_color(option: str) -> str:
-    """The first of the known colors, in the order of the alphabet, that occurs in the option; else the option."""
+    """Return the first known color, in alphabetical order, that occurs in the option; else the option."""
     return next((color for color in COLORS if color in option), option)
 
 
 @lru_cache(maxsize=4096)
 def nouns(title: str) -> tuple[str, ...]:
-    """The nouns of a title in lower case, with repetitions, as HanTa's English model tags them."""
+    """Return the nouns of a title in lower case, with repetitions, as tagged by HanTa's English model."""
     words = _TOKEN.findall(title)[:_MAX_TITLE_TOKENS]
     return tuple(word.lower() for word, _, tag in tagger().tag_sent(words) if tag.startswith("N"))
 
 
 @lru_cache(maxsize=1)
 def tagger() -> HanoverTagger:
-    """The model, read once per process."""
+    """Return the model, read once per process."""
     return HanoverTagger("morphmodel_en.pgz")
 
 
@@ -125,9 +125,9 @@ def _has_option(product: Product, chosen: tuple[str, ...], name: str, wanted: st
 
 
 def _pair(name: str, wanted: str) -> str:
-    """Return what upstream compares with where options have names: the pair as Python shows it.
+    """Return the text that upstream compares with if options have names: the pair as Python shows it.
 
-    Its colors are looked for among the two, not within them, so that only a plain color stands for itself.
+    Upstream looks for colors among the two texts, not within them, so only a plain color stands for itself.
     """
     pair = (name, wanted)
     return next((color for color in COLORS if color in pair), str(pair))
@@ -145,5 +145,5 @@ def _alike(has: str, wanted: str) -> bool:
 
 
 def _ascii(text: str) -> str:
-    """Drop what `thefuzz` drops: Latin-1's upper half. Other signs separate words, and other letters stay."""
+    """Drop Latin-1's upper half, as `thefuzz` does. Other signs separate words, and other letters stay."""
     return text.translate(_LATIN_1)

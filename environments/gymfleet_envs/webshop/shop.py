@@ -1,4 +1,4 @@
-"""The shop: products, search and pages' sizes, shared by all episodes of a process."""
+"""The shop: products, search and page sizes, shared by all episodes of a process."""
 
 import json
 import sqlite3
@@ -37,15 +37,15 @@ class Shelf(Protocol):
     def __len__(self) -> int: ...
 
     def at(self, place: int) -> Product:
-        """The product at a place."""
+        """Return the product at a place."""
 
     def place_of(self, asin: str) -> int:
-        """Where a product is. Raises `LookupError`."""
+        """Return the place of a product. Raises `LookupError`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shop:
-    """A catalogue that can be searched. `prices` are what is paid: drawn once where a product has a range."""
+    """A catalogue that can be searched. `prices` are the prices paid: drawn once if a product has a range."""
 
     shelf: Shelf = field(repr=False)
     index: Index = field(repr=False)
@@ -54,7 +54,7 @@ class Shop:
     page_size: int = PAGE_SIZE
 
     def search(self, query: str) -> list[int]:
-        """Places of the best products, best first."""
+        """Return places of the best products, best first."""
         return self.index.search(query, self.max_results)
 
 
@@ -69,11 +69,11 @@ class MemoryShelf:
         return len(self._products)
 
     def at(self, place: int) -> Product:
-        """The product at a place."""
+        """Return the product at a place."""
         return self._products[place]
 
     def place_of(self, asin: str) -> int:
-        """Where a product is. Raises `LookupError`."""
+        """Return the place of a product. Raises `LookupError`."""
         return self._places[asin]
 
 
@@ -95,7 +95,7 @@ class DiskShelf:
         return _decode(row[0])
 
     def place_of(self, asin: str) -> int:
-        """Where a product is. Raises `LookupError`."""
+        """Return the place of a product. Raises `LookupError`."""
         row = self._database.execute("SELECT place FROM products WHERE asin = ?", (asin,)).fetchone()
         if row is None:
             raise LookupError(f"the catalogue has no product {asin}")
@@ -106,7 +106,7 @@ def memory_shop(
     products: Iterable[Product], prices: Sequence[float] | None = None, *,
     max_results: int = MAX_RESULTS, page_size: int = PAGE_SIZE,
 ) -> Shop:  # fmt: skip
-    """A shop in memory; without `prices`, each product costs its lowest."""
+    """Return a shop in memory; without `prices`, each product costs its lowest price."""
     shelf = MemoryShelf(products)
     builder = IndexBuilder()
     for place in range(len(shelf)):
@@ -126,7 +126,7 @@ class ShopWriter:
         self.count = 0
 
     def add(self, product: Product) -> None:
-        """The next product."""
+        """Add the next product."""
         row = (self.count, product.asin, _encode(product))
         self._database.execute("INSERT INTO products VALUES (?, ?, ?)", row)
         self._builder.add(product.indexed_text)
@@ -145,7 +145,7 @@ class ShopWriter:
 
 
 def open_shop(directory: Path) -> tuple[Shop, dict[str, Any], npt.NDArray[Any]]:
-    """A shop on disk, what its manifest says, and its goals. Raises `TaskDataError`."""
+    """Return a shop on disk, its manifest, and its goals. Raises `TaskDataError`."""
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
         if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:

@@ -28,7 +28,7 @@ GoalChoice = Literal["auto", "synthetic", "human"]
 
 @dataclass(frozen=True, slots=True)
 class ShopTask:
-    """Buy in `shop` what the goal asks for; `rule` says how the options are compared."""
+    """Buy in `shop` what the goal asks for; options are compared by `rule`."""
 
     goal: Goal
     shop: Shop = field(repr=False)
@@ -56,7 +56,7 @@ class ShopGoals:
         return len(self._ranges[split]) if level == self._kind and split in self._ranges else 0
 
     def by_index(self, split: Split, level: str, index: int) -> Task[ShopTask]:
-        """In the order of the shuffled list."""
+        """Return a task of a split, in the order of the shuffled list."""
         count = self.count(split, level)
         if not 0 <= index < count:
             raise UnknownTask(
@@ -66,7 +66,7 @@ class ShopGoals:
         return self._task(self._ranges[split][index], split)
 
     def by_id(self, task_id: str) -> Task[ShopTask]:
-        """By the number in the list."""
+        """Return a task by its number in the list."""
         if task_id.isascii() and task_id.isdigit() and len(task_id) <= 9:
             for split, numbers in self._ranges.items():
                 if int(task_id) in numbers:
@@ -131,7 +131,7 @@ class _Files:
         self.kind: GoalKind = "human" if has_human and choice != "synthetic" else "synthetic"
 
     def products(self) -> Iterator[Product]:
-        """Read all files; the products one by one."""
+        """Read all files, and yield the products one by one."""
         human = json_object(self._data / HUMAN_FILE) if self.kind == "human" else {}
         extras = Extras(json_object(self._attributes_file), human, self._reviews())
         return read_products(self.products_file, extras)

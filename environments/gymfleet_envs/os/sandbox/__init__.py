@@ -1,1 +1,1 @@
-"""Where an episode's commands run: nothing of the task and nothing of the agent runs outside."""
+"""The sandbox that runs an episode's commands: no code of the task or the agent runs outside it."""

@@ -1,11 +1,11 @@
-"""What a sandbox is, whichever program keeps it shut."""
+"""The interface of a sandbox, whichever program isolates it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 HEAD_BYTES: Final = 16_384
-"""Of a command's output this much is kept: AgentBench shows 800 characters. The rest is read and thrown away."""
+"""Bytes of a command's output that are kept: AgentBench shows 800 characters. The rest is read and discarded."""
 PROGRAM_HEAD_BYTES: Final = 1 << 20
 ENVIRONMENT: Final = {
     "HOME": "/root",
@@ -24,23 +24,23 @@ CHECK_ENVIRONMENT: Final = {
     "PYTHONNOUSERSITE": "1",
     "PYTHONSAFEPATH": "1",
 }
-"""A check imports no module that the agent laid into its directory or home."""
+"""Keeps a check from importing modules that the agent put into the check's directory or home."""
 SHELL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAM_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
-"""For the task's own scripts: what the agent put into /usr/local does not stand in for a system program."""
+"""For the task's own scripts: a program that the agent put into /usr/local does not replace a system program."""
 
 
 class SandboxError(Exception):
-    """No sandbox could be made, or it is gone. One line that says why."""
+    """No sandbox could be made, or it is gone. The message is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command or program did.
+    """The result of a command or program.
 
-    `output` is the beginning of standard output and error, as they came; `cut` says
-    that there was more. `code` is None when it was stopped at its time limit, or
-    when the shell ended with it: `timed_out` and `shell_ended` say which.
+    `output` is the beginning of standard output and error, in the order of arrival;
+    `cut` is set if there was more. `code` is None if the command was stopped at its
+    time limit (`timed_out`), or if the shell ended with it (`shell_ended`).
     """
 
     output: bytes
@@ -59,36 +59,36 @@ class Head:
     cut: bool = False
 
     def add(self, chunk: bytes) -> None:
-        """Keep what still has room."""
+        """Keep as much of the chunk as still fits."""
         room = self.limit - len(self.data)
         self.data += chunk[:room]
         self.cut = self.cut or len(chunk) > room
 
 
 class Sandbox(Protocol):
-    """One session's machine: a shell that lives on between commands, and programs beside it."""
+    """One session's machine: a shell that persists between commands, and programs outside that shell."""
 
     def shell(self, command: str, timeout_s: float) -> Ran:
         """Run in the session's shell, which keeps its directory and variables. Raises `SandboxError`."""
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Prepare: run beside the shell, in /root, with a clean environment. Raises `SandboxError`."""
+        """Run a preparation program outside the shell, in /root, with a clean environment. Raises `SandboxError`."""
 
     def seal(self) -> None:
-        """The preparation is over; from now on changes are the agent's. Raises `SandboxError`."""
+        """End the preparation: from now on, changes are the agent's. Raises `SandboxError`."""
 
     def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run where the agent's files are seen and nothing of its own stands in for the system's.
+        """Run a check that sees the agent's files, but never an agent's file in place of a system file.
 
-        With the first check the agent's processes stand still for good. Raises `SandboxError`.
+        The first check stops the agent's processes for good. Raises `SandboxError`.
         """
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Paths, a few of them, that the agent changed and checks do not see so."""
+        """Some of the paths where checks do not see the agent's changes."""
 
     def digest(self) -> str:
-        """Equal for equal files. Raises `SandboxError`."""
+        """A digest that is equal for equal files. Raises `SandboxError`."""
 
     def close(self) -> None:
-        """End all processes and forget all files. May be called again."""
+        """End all processes and discard all files. May be called again."""

@@ -1,8 +1,8 @@
-"""A sandbox kept shut by bubblewrap: namespaces, a layer of its own over a prepared root, a system call filter.
+"""A sandbox isolated by bubblewrap: namespaces, its own layer over a prepared root, a system call filter.
 
-The outside sees an ordinary user: `nobody`, where the server is root, else the
-server's own. Inside it is root of a user namespace, with the capabilities that
-change files' owners and users, and none that reaches the kernel.
+Seen from outside, it runs as an ordinary user: `nobody` if the server is root, else
+the server's user. Inside, it is root of a user namespace, with the capabilities to
+change file owners and to switch users, and none that reaches the kernel.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Bubblewrap:
     """One sandbox. Calls come from one thread at a time.
 
     Args:
-        ranged: give the inside 65,536 users of its own; needs a server that is root.
+        ranged: give the sandbox its own 65,536 users; requires the server to be root.
     """
 
     def __init__(self, options: OsOptions, *, ranged: bool | None = None) -> None:
@@ -89,17 +89,17 @@ class Bubblewrap:
         return Ran(bytes(head.data), None if timed_out else code, head.cut, timed_out, ended)
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run beside the shell. Raises `SandboxError`."""
+        """Run a program outside the session's shell. Raises `SandboxError`."""
         self._alive()
         return self._room.program(argv, timeout_s)
 
     def seal(self) -> None:
-        """What is there now is the task's. Raises `SandboxError`."""
+        """Take all files that exist now as the task's. Raises `SandboxError`."""
         self._alive()
         self._steward.ask("seal")
 
     def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run in a fresh root, in which the agent's files lie. Raises `SandboxError`."""
+        """Run in a fresh root that contains the agent's files. Raises `SandboxError`."""
         tree = self._alive()
         if self._checks is None:
             tree.stop()
@@ -112,16 +112,16 @@ class Bubblewrap:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """What the agent changed and checks do not see so."""
+        """Paths where checks do not see the agent's changes."""
         return self._unseen
 
     def digest(self) -> str:
-        """Of the session's own layer. Raises `SandboxError`."""
+        """A digest of the session's own layer. Raises `SandboxError`."""
         self._alive()
         return str(self._steward.ask("digest")["digest"])
 
     def close(self) -> None:
-        """End all and give everything back. May be called again."""
+        """End all processes and release all resources. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -134,7 +134,7 @@ class Bubblewrap:
             self._group.close()
 
     def __del__(self) -> None:
-        """Of a sandbox that nobody closed, no process may stay."""
+        """Close the sandbox if nobody did, so that none of its processes stays."""
         if hasattr(self, "_room"):
             self.close()
 
@@ -159,7 +159,7 @@ class Bubblewrap:
         self._start_shell()
 
     def _first(self, information: int) -> int:
-        """The host's process id of the first process inside, as bubblewrap tells it."""
+        """Read the first inside process's id on the host, which bubblewrap reports."""
         poll = select.poll()
         poll.register(information, select.POLLIN)
         poll.register(self._room.handle, select.POLLIN)
@@ -176,7 +176,7 @@ class Bubblewrap:
         raise SandboxError(self._room.complaint())
 
     def _admit(self, first: int) -> None:
-        """Before anything runs inside: its control group."""
+        """Put the first process into its control group, before anything runs inside."""
         options = self._options
         if directories := parents(options.cgroups):
             self._group = ControlGroup(
@@ -204,7 +204,7 @@ class Bubblewrap:
         self._shell_pid, self._shell_handle = outer, os.pidfd_open(outer)
 
     def _forget_shell(self) -> None:
-        """It is gone; the next command starts another."""
+        """Forget a shell that is gone; the next command starts another."""
         if self._shell_handle >= 0:
             os.close(self._shell_handle)
             self._shell_handle = -1
@@ -218,17 +218,17 @@ class Bubblewrap:
 
 def _mounts(root: str, shared_memory: str) -> list[str]:
     argv = ["--bind", root, "/", "--proc", "/proc", "--dev", "/dev", "--bind", shared_memory, "/dev/shm"]  # noqa: S108
-    # Read-only, else /dev would be a second disk, without a limit.
+    # Read-only, or /dev would be a second disk without a limit.
     return [*argv, "--remount-ro", "/dev"]
 
 
 def _checks_arguments() -> list[str]:
-    """In the agent's namespaces but for mounts.
+    """Return arguments that run checks in the agent's namespaces, except for mounts.
 
-    Not with `--die-with-parent`: between bubblewrap and what it starts stands a process that enters `PIDNS` and
-    ends, and on a busy machine it can end after its child has asked to die with its parent. The agent's first process
-    takes the checks with it when it dies.
-    With /proc read-only, a program of the agent's that a check has to run cannot write into the check's memory; tracing
-    is refused to all.
+    `--die-with-parent` is not used: bubblewrap starts its program through an intermediate process that enters `PIDNS`
+    and ends, and on a busy machine that process can end after its child has asked to die with its parent. When the
+    agent's first process dies, the checks die with it.
+    As /proc is read-only, an agent's program that a check has to run cannot write into the check's memory; tracing is
+    denied to all.
     """
     return ["--pidns", str(PIDNS), *_mounts(CHECK_ROOT, CHECK_SHM), "--remount-ro", "/proc"]

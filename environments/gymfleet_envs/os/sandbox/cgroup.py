@@ -1,4 +1,4 @@
-"""A control group for each session, where the operator gave directories to make them in."""
+"""A control group for each session, if the operator gave directories for them."""
 
 import contextlib
 import time
@@ -41,7 +41,7 @@ class ControlGroup:
             raise SandboxError(f"no control group in {error.filename}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Remove the directories; the kernel lets go of them when the last process is gone."""
+        """Remove the directories; the kernel allows this once the last process is gone."""
         for directory in self._directories:
             for _ in range(50):
                 with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The control groups in which sessions get their own, as the operator names them or as they are found."""
+"""The parent directories of sessions' control groups: named by the operator, or found."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ log = structlog.get_logger()
 
 
 def parents(given: Sequence[Path] | Literal["auto"]) -> tuple[Path, ...]:
-    """The directories in which sessions get control groups: those given, or with `auto` those that are found."""
+    """Return the directories in which sessions get control groups: those given, or with `auto` those found."""
     return _found() if given == "auto" else tuple(given)
 
 
 @cache
 def warn_unbounded() -> None:
-    """Say in the log, once a process, what is not bounded without control groups."""
+    """Log, once per process, what is not bounded without control groups."""
     log.warning(
         "sandbox.memory_unbounded",
         reason="memory is not bounded: without control groups a watch looks at what sessions hold and estimates "
@@ -30,7 +30,7 @@ def warn_unbounded() -> None:
 
 @cache
 def _found() -> tuple[Path, ...]:
-    """Tried once; none where this process may make no groups that bound memory."""
+    """Search once for usable directories; none if this process may not make groups that bound memory."""
     places: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         mounts, own = Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -41,11 +41,11 @@ def _found() -> tuple[Path, ...]:
 
 
 def candidates(mounts: str, own: str) -> Iterator[tuple[str, Path]]:
-    """Directories that may let us make groups in them, as (controller, directory), the likeliest first.
+    """Yield directories that may let us make groups in them, as (controller, directory), the likeliest first.
 
     Args:
-        mounts: /proc/self/mountinfo.
-        own: /proc/self/cgroup.
+        mounts: content of /proc/self/mountinfo.
+        own: content of /proc/self/cgroup.
     """
     ours = dict(line.split(":", 2)[1:] for line in own.splitlines())
     for line in mounts.splitlines():
@@ -64,13 +64,13 @@ def candidates(mounts: str, own: str) -> Iterator[tuple[str, Path]]:
 
 
 def _below(point: Path, root: str, path: str) -> Path:
-    """Where a group stands below a mount that shows the hierarchy from `root` on."""
+    """The directory of a group below a mount that shows the hierarchy from `root` on."""
     inner = path.removeprefix(root.rstrip("/")) if path.startswith(root) else "/"
     return point / inner.lstrip("/")
 
 
 def _works(place: Path, controller: str) -> bool:
-    """Whether a group that is made there has the controller's limit."""
+    """Whether a group made in `place` has the controller's limit."""
     if not os.access(place, os.W_OK):
         return False
     probe = place / f"gymfleet-os-probe-{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Talking to the bash programs inside: words go in, output and one answer line come back, all within a time."""
+"""Exchanges with the bash programs inside: words go in; output and one answer line come back within a time limit."""
 
 import contextlib
 import fcntl
@@ -27,26 +27,26 @@ class Pipe:
 
     @classmethod
     def inwards(cls) -> "Pipe":
-        """What we write."""
+        """Open a pipe that we write to."""
         read, write = os.pipe()
         os.set_blocking(write, False)
         return cls(write, _raised(read))
 
     @classmethod
     def outwards(cls) -> "Pipe":
-        """What we read."""
+        """Open a pipe that we read from."""
         read, write = os.pipe()
         os.set_blocking(read, False)
         return cls(read, _raised(write))
 
     def close_theirs(self) -> None:
-        """The sandbox has its own copy."""
+        """Close the sandbox's end here; the sandbox has its own copy."""
         if self.theirs >= 0:
             os.close(self.theirs)
             self.theirs = -1
 
     def close(self) -> None:
-        """Both ends; a second call does nothing."""
+        """Close both ends; a second call does nothing."""
         self.close_theirs()
         if self.ours >= 0:
             os.close(self.ours)
@@ -58,8 +58,8 @@ class Channel:
 
     Args:
         commands: takes words, each ended by NUL.
-        answers: gives lines `SEQUENCE:NUMBER`.
-        output: what was printed meanwhile.
+        answers: yields lines `SEQUENCE:NUMBER`.
+        output: yields the output printed meanwhile.
     """
 
     def __init__(self, commands: int, answers: int, output: int) -> None:
@@ -71,16 +71,16 @@ class Channel:
         self._number: int | None = None
 
     def send(self, words: Sequence[bytes]) -> memoryview:
-        """Number a request; the bytes are written by `receive`."""
+        """Number a request and return its bytes, which `receive` writes."""
         self._sequence += 1
         self._number = None
         return memoryview(b"".join(word + b"\0" for word in (str(self._sequence).encode(), *words)))
 
     def receive(self, pending: memoryview, head: Head, until: float, ends: Sequence[int]) -> int | None:
-        """Write and read until the answer is there.
+        """Write `pending` and read until the answer is there.
 
-        None when the time ran out, or when one of the processes in `ends` (process
-        descriptors) ended before it answered.
+        Returns None if the time ran out, or if one of the processes in `ends`
+        (process descriptors) ended before an answer came.
         """
         poll = select.poll()
         for fd in (self._answers, self._output, *ends):
@@ -104,11 +104,11 @@ class Channel:
 
     @property
     def answered(self) -> bool:
-        """Whether the last request was."""
+        """Whether the last request was answered."""
         return self._number is not None
 
     def drain(self, head: Head) -> None:
-        """Take what is in the output pipe now, and no more: a process in the background may never stop."""
+        """Read what the output pipe holds now, and no more: a background process may never stop printing."""
         drained = 0
         while drained < _MAX_DRAINED and (size := self._read_output(head)):
             drained += size
@@ -124,7 +124,7 @@ class Channel:
         return len(chunk)
 
     def _read_answer(self) -> int | None:
-        """The number that answers the request. A process inside can write here too: all else is passed over."""
+        """Read the number that answers the request; ignore other lines, which a process inside could also write."""
         with contextlib.suppress(BlockingIOError):
             *lines, self._partial = (self._partial[-_MAX_ANSWER:] + os.read(self._answers, _MAX_ANSWER)).split(b"\n")
             for line in lines:
@@ -135,7 +135,7 @@ class Channel:
 
 
 def _raised(fd: int) -> int:
-    """The same file under a high number."""
+    """Move a descriptor to a high number."""
     raised = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_FD)
     os.close(fd)
     return raised

@@ -1,7 +1,7 @@
 """The files in which a container differs from its image, fetched from the daemon with few requests.
 
-What the daemon sends is a file system that an agent wrote: names that lead elsewhere are left out, sizes and numbers
-are bounded.
+The daemon sends a file system that an agent wrote, so names that lead elsewhere are left out, and sizes and numbers of
+files are bounded.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _CHUNK: Final = 1 << 20
 _MEMORY_BYTES: Final = 1 << 20
 _BYTES_PER_FILE: Final = 4096
 _CROWD: Final = 3
-"""A directory in which so many things differ is fetched as a whole: a request takes as long as some megabytes."""
+"""A directory with at least this many differences is fetched as a whole: a request costs as much as some megabytes."""
 _FOLDER_BYTES: Final = 128 << 20
 _NEVER_WHOLE: Final = ("", "usr")
 _MOUNTED: Final = ("dev", "proc", "sys")
@@ -39,40 +39,40 @@ _TYPES: Final = {
 
 
 class TooMuch(SandboxError):
-    """The files are larger or more than the sandbox may hold."""
+    """The files are larger or more numerous than the sandbox may hold."""
 
 
 class _FolderTooLargeError(Exception):
-    """What did not change in a directory outweighs what did."""
+    """A directory holds too much that did not change to be fetched as a whole."""
 
 
 def differences(files: Files, container_id: str) -> dict[str, int]:
-    """Paths relative to the root, parents first, and in which way each differs from the image."""
+    """Return paths relative to the root, parents first, and how each differs from the image."""
     found = {str(change["Path"]).strip("/"): int(change["Kind"]) for change in files.diff(container_id) or ()}
     kept = (path for path in found if path and path.partition("/")[0] not in _MOUNTED)
     return {path: found[path] for path in sorted(kept, key=in_order)}
 
 
 def in_order(path: str) -> list[str]:
-    """Sorts parents before what is in them."""
+    """Sort key that puts parents before their contents."""
     return path.split("/")
 
 
 class Changes:
-    """What files of a container are, by path, with contents in a temporary file.
+    """Files of a container by path, with their contents in a temporary file.
 
     Args:
-        disk_bytes: what the contents may add up to.
-        until: on the monotonic clock; later, reading raises `SandboxError`.
+        disk_bytes: limit of the contents' total size.
+        until: deadline on the monotonic clock, after which reading raises `SandboxError`.
     """
 
     def __init__(self, files: Files, container_id: str, disk_bytes: int, until: float) -> None:
         self.entries: dict[str, Entry] = {}
         self.times: dict[str, int] = {}
         self.links: dict[str, str] = {}
-        """Hard links, and the path under which the same file was found first."""
+        """Hard links, each with the path under which the same file was found first."""
         self.missing: list[str] = []
-        """What differs and was not sent: sockets, names that are not UTF-8."""
+        """Paths that differ but were not sent: sockets, names that are not UTF-8."""
         self._files = files
         self._id = container_id
         self._disk_bytes = disk_bytes
@@ -88,15 +88,15 @@ class Changes:
         self.close()
 
     def close(self) -> None:
-        """Forget the contents."""
+        """Discard the contents."""
         self._store.close()
 
     def size(self, path: str) -> int:
-        """Of a regular file, in bytes."""
+        """The size of a regular file, in bytes."""
         return self._places[path][1]
 
     def content(self, path: str) -> Iterator[bytes]:
-        """Of a regular file."""
+        """Yield the content of a regular file."""
         at, left = self._places[path]
         while left:
             self._store.seek(at)
@@ -105,7 +105,7 @@ class Changes:
             yield chunk
 
     def read(self, kinds: Mapping[str, int]) -> None:
-        """Fetch these. Raises `TooMuch`, `SandboxError` and Docker's errors."""
+        """Fetch the files at these paths. Raises `TooMuch`, `SandboxError` and Docker's errors."""
         units = _units(kinds)
         crowds = Counter(path.rpartition("/")[0] for path in units) + Counter(units)
         whole: set[str] = set()
@@ -138,7 +138,7 @@ class Changes:
         head: bool = False,
         budget: int | None = None,
     ) -> None:
-        """One request, for what is at this path and, without `head`, below it. What is not there is left out."""
+        """Request the file at this path and, without `head`, those below it; leave out a missing path."""
         try:
             stream, _ = self._files.get_archive(self._id, f"/{path}", _CHUNK)
         except NotFound:
@@ -207,7 +207,7 @@ class Changes:
 
 
 def place_of(asked: str, name: str) -> str | None:
-    """The path of an archive's member, when `asked` was asked for; None for a name that leads out of that."""
+    """The path of a member in the archive of path `asked`; None for a name that leads out of `asked`."""
     parent, _, base = asked.rpartition("/")
     parts = name.rstrip("/").split("/")
     if parts[0] != base or any(part in ("", ".", "..") for part in parts):
@@ -216,7 +216,7 @@ def place_of(asked: str, name: str) -> str | None:
 
 
 def _units(kinds: Mapping[str, int]) -> list[str]:
-    """What takes a request each: of what is new, or new in the place of something, the outermost directory."""
+    """Return the paths that need a request each: of new or replaced files, only the outermost directory."""
     units: list[str] = []
     within = ""
     for path in sorted(kinds, key=in_order):
@@ -228,5 +228,5 @@ def _units(kinds: Mapping[str, int]) -> list[str]:
 
 
 def _told(path: str) -> str:
-    """As the daemon writes it, which knows names in UTF-8 alone."""
+    """Return the path as written by the daemon, which supports only names in UTF-8."""
     return path.encode(errors="surrogateescape").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What a check sees of a container: the image, what the preparation left, and what the rule lets of the agent's."""
+"""A check's view of a container: the image, the preparation's files, and the agent's files that the rule allows."""
 
 import stat
 import time
@@ -13,13 +13,13 @@ from gymfleet_envs.os.sandbox.rule import Entry, Kind, Show, kind_of, program_mo
 
 _SEAL_TIMEOUT_S: Final = 8.0
 _MOUNTED: Final = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
-"""Docker mounts a file of each container's own there, so that they never differ from the image."""
+"""Docker mounts each container's own files at these paths, so they never differ from the image."""
 _ACCOUNTS: Final = ("etc/group", "etc/passwd")
-"""The daemon reads them before it starts a program, and would wait for a pipe."""
+"""The daemon reads these files before it starts a program, and would block on a pipe."""
 
 
 class Sealed:
-    """What the preparation did, which is trusted; of what programs read, a copy out of the agent's reach."""
+    """The preparation's changes, which are trusted; files that programs read are copied out of the agent's reach."""
 
     def __init__(self, files: Files, container_id: str, disk_bytes: int) -> None:
         found = differences(files, container_id)
@@ -34,34 +34,34 @@ class Sealed:
         self.kept: Mapping[str, Entry] = self.changes.entries
 
     def close(self) -> None:
-        """Forget it."""
+        """Discard the copies."""
         self.changes.close()
 
     def know_programs(self, programs: Mapping[str, list[str]]) -> None:
-        """The image's: names by directory."""
+        """Set the image's programs: names by directory."""
         self._programs = {f"{folder}/{name}" for folder, names in programs.items() for name in names}
 
     def made(self, path: str) -> bool:
-        """Whether it differs from the image since the preparation."""
+        """Whether the path differs from the image since the preparation."""
         return path in self._made
 
     def unchanged(self, path: str, entry: Entry) -> bool:
-        """Whether the agent left it as it was."""
+        """Whether the agent left the file as it was."""
         return self.kept.get(path) == entry
 
     def protects(self, path: str) -> bool:
-        """Whether a check sees the image's own, or the preparation's, whatever the agent did."""
+        """Whether a check sees the image's or the preparation's file, whatever the agent did."""
         kind = kind_of(path)
         return kind is Kind.HIDDEN or (kind is Kind.PROGRAM and path in self._programs)
 
     def program_names(self) -> set[str]:
-        """Names that a program of the agent's own may not take."""
+        """Names that the agent's own programs may not take."""
         made = {path for path in self._made if kind_of(path) is Kind.PROGRAM}
         return {path.rpartition("/")[2] for path in self._programs | made}
 
 
 def put_view(files: Files, agent_id: str, sealed: Sealed, room: Room, *, disk_bytes: int, until: float) -> list[str]:
-    """Put into a pristine container what a check may see of the agent's, and return the paths that it may not see.
+    """Put the agent's files that a check may see into a pristine container, and return the paths that it may not see.
 
     The agent's container is frozen. Raises `SandboxError`, `TooMuch` and Docker's errors.
     """
@@ -82,7 +82,7 @@ def put_view(files: Files, agent_id: str, sealed: Sealed, room: Room, *, disk_by
 
 
 class View:
-    """Applies the rule to what was fetched of the agent's. `hidden` grows as `records` are read."""
+    """Applies the rule to the agent's fetched files. `hidden` grows as `records` are read."""
 
     def __init__(self, changes: Changes, sealed: Sealed) -> None:
         self.hidden: list[str] = []
@@ -91,7 +91,7 @@ class View:
         self._put: set[str] = set()
 
     def records(self) -> Iterator[Record]:
-        """What is to be done, in order."""
+        """Yield the operations to carry out, in order."""
         taken = self._sealed.program_names()
         agents: list[str] = []
         for path in sorted(self._changes.entries, key=in_order):
@@ -118,7 +118,7 @@ class View:
             yield {"do": "link", "path": path, "to": first}, ()
 
     def _program(self, path: str, entry: Entry) -> Iterator[Record]:
-        """The program as it was before the agent, with its special bits of now."""
+        """Yield the program as it was before the agent, with the special bits that it has now."""
         before, regular = self._sealed.kept.get(path), stat.S_ISREG(entry.mode)
         if regular and before is None:
             yield {"do": "mark", "path": path, "mode": stat.S_IMODE(entry.mode), "content": entry.content}, ()
@@ -133,12 +133,12 @@ class View:
 
 
 def _kept(path: str, kind: int) -> bool:
-    """Whether the agent cannot change for checks what the preparation made of it."""
+    """Whether checks see the preparation's version of the path, which the agent cannot change."""
     return kind_of(path) is Kind.HIDDEN or (kind_of(path) is Kind.PROGRAM and kind != ADDED)
 
 
 def _wanted(found: Mapping[str, int], sealed: Sealed) -> dict[str, int]:
-    """What has to be looked at: not what is hidden in any case, nor a directory of the system that still is one."""
+    """Return the paths to look at: none that is always hidden, nor a system directory that is still a directory."""
     folders = {path.rpartition("/")[0] for path, kind in found.items() if kind != REMOVED}
     programs = (path for path in sealed.kept if kind_of(path) is Kind.PROGRAM)  # the agent may have undone the change
     wanted = dict.fromkeys((*_MOUNTED, *programs), CHANGED)

@@ -1,4 +1,4 @@
-"""A sandbox kept shut by Docker: one container per session, without network, bounded, gone with the server.
+"""A sandbox isolated by Docker: one container per session, without network, bounded, removed with the server.
 
 The checks of a session run in a second container, which the agent never controlled.
 """
@@ -23,7 +23,7 @@ from gymfleet_envs.os.sandbox.supervisor import SHELL
 
 _SHELL: Final = f"{BEGIN}exec 9<&0 8>&1 2>&1 </dev/null\n{SHELL}"
 _VIEW_S: Final = 8.0
-"""A root for checks may take so long; what it takes beyond that is taken off the time of the first check."""
+"""Time allowed to make a root for checks; any excess is deducted from the time of the first check."""
 _FREEZE_TRIES: Final = 3
 _MIB: Final = 1 << 20
 _OVERFULL: Final = b"No space left on device: the sandbox was stopped\n"
@@ -52,7 +52,7 @@ class DockerContainer:
 
     @property
     def container_id(self) -> str:
-        """Of the agent's container."""
+        """The id of the agent's container."""
         return self._room.container_id
 
     def shell(self, command: str, timeout_s: float) -> Ran:
@@ -60,16 +60,16 @@ class DockerContainer:
         return self._guarded(lambda: self._run_in_shell(command, timeout_s))
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run beside the shell. Raises `SandboxError`."""
+        """Run a program outside the session's shell. Raises `SandboxError`."""
         return self._guarded(lambda: self._room.program(argv, timeout_s))
 
     def seal(self) -> None:
-        """What differs from the image now is the task's. Raises `SandboxError`."""
+        """Take all current differences from the image as the task's. Raises `SandboxError`."""
         with docker_errors(self._options.image):
             self._sealed = Sealed(self._client.api, self._open_id(), self._disk_bytes)
 
     def check(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run in a container of its own, in which the agent's files lie. Raises `SandboxError`."""
+        """Run in a separate container that contains the agent's files. Raises `SandboxError`."""
         until = time.monotonic() + timeout_s + _VIEW_S
 
         def run() -> Ran:
@@ -83,11 +83,11 @@ class DockerContainer:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """What the agent changed and checks do not see so."""
+        """Paths where checks do not see the agent's changes."""
         return self._unseen
 
     def digest(self) -> str:
-        """Of what differs from the image; from the first check on that stays as it is. Raises `SandboxError`."""
+        """A digest of the differences from the image, constant from the first check on. Raises `SandboxError`."""
         with docker_errors(self._options.image):
             self._open_id()
             return self._layer.digest()
@@ -105,7 +105,7 @@ class DockerContainer:
         self._client.close()
 
     def __del__(self) -> None:
-        """Of a sandbox that nobody closed, nothing may stay."""
+        """Close the sandbox if nobody did, so that nothing stays."""
         if hasattr(self, "_room"):
             self.close()
 
@@ -115,7 +115,7 @@ class DockerContainer:
         return self.container_id
 
     def _check_room(self, until: float) -> Room:
-        """Made for the first check. The agent's processes are frozen for good."""
+        """The container for checks, made for the first one. The agent's processes are frozen for good."""
         if self._no_checks is not None:
             raise self._no_checks
         if self._checks is None:

@@ -1,4 +1,4 @@
-"""A digest of what a container's files became, by way of the daemon."""
+"""A digest of a container's changed files, read through the daemon."""
 
 import contextlib
 import hashlib
@@ -13,24 +13,24 @@ CHANGED: Final = 0
 ADDED: Final = 1
 REMOVED: Final = 2
 _MAX_READ: Final = 1000
-"""So many changed files are looked into; of more, only names and kinds of change count."""
+"""Up to this many changed files are read; if there are more, only names and kinds of change count."""
 
 
 Archive = tuple[Generator[bytes, None, None], dict[str, Any]]
 
 
 class Files(Protocol):
-    """What is asked of Docker's client."""
+    """The methods of Docker's client that are used."""
 
     def diff(self, container: str) -> list[dict[str, Any]] | None:
-        """Paths that differ from the image's."""
+        """Paths that differ from the image."""
 
     def get_archive(self, container: str, path: str, chunk_size: int) -> Archive:
-        """A tar stream, and what the file is."""
+        """A tar stream, and the file's properties."""
 
 
 class ContainerLayer:
-    """Reads what changed in one container. What did not change since the last look is not read again."""
+    """Reads the changes in one container. Files that did not change since the last look are not read again."""
 
     def __init__(self, files: Files, container_id: str) -> None:
         self._files = files
@@ -38,7 +38,7 @@ class ContainerLayer:
         self._known: dict[tuple[str, int, int, str], bytes] = {}
 
     def digest(self) -> str:
-        """Equal for equal changes; times do not count. Raises Docker's errors."""
+        """A digest that is equal for equal changes; times do not count. Raises Docker's errors."""
         changes = sorted((str(change["Path"]), int(change["Kind"])) for change in self._files.diff(self._id) or ())
         known, self._known = self._known, {}
         total = hashlib.sha256()
@@ -60,14 +60,14 @@ class ContainerLayer:
 
 
 class Reader:
-    """A file to `tarfile`, of the chunks that Docker sends."""
+    """Presents the chunks that Docker sends as a file to `tarfile`."""
 
     def __init__(self, stream: Iterator[bytes]) -> None:
         self._stream = stream
         self._left = b""
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Read `size` bytes; fewer at the end."""
         while len(self._left) < size and (chunk := next(self._stream, b"")):
             self._left += chunk
         taken, self._left = self._left[:size], self._left[size:]
@@ -75,7 +75,7 @@ class Reader:
 
 
 def _hash(stream: Iterator[bytes]) -> bytes:
-    """Of the first member: a directory's others are changes of their own."""
+    """Hash the first member: the other members of a directory are separate changes."""
     reader: Any = Reader(stream)
     with tarfile.open(fileobj=reader, mode="r|") as archive:
         member = archive.next()

@@ -1,9 +1,10 @@
 """One container, and the programs that the server runs in it.
 
-Its first process ends with its standard input, which this process holds open: when
-the server is killed, the daemon closes it, all processes inside end with the first,
-and the daemon removes the container. The agent, root as it is, can neither trace
-that process nor open its files, so it cannot keep the input open.
+The container's first process ends when its standard input closes, which the server
+holds open. When the server is killed, the daemon closes the input, all processes
+inside end with the first, and the daemon removes the container. Although the agent is
+root, it can neither trace the first process nor open its files, so it cannot keep the
+input open.
 """
 
 import contextlib
@@ -48,8 +49,8 @@ while said:
     os.write(1, said)
     said = os.read(0, 1)
 """
-# Docker's package loses what comes together with the answer to its request, so programs begin when told to; "b" tells
-# them from Docker's own complaints. When memory runs out, they go before the first process.
+# Docker's package loses output that arrives together with the answer to its request, so programs begin when told to;
+# "b" distinguishes them from Docker's own complaints. When memory runs out, they are killed before the first process.
 BEGIN: Final = "read -r _; echo 500 2>/dev/null >/proc/self/oom_score_adj; printf b; read -r _\n"
 _PROGRAM: Final = f'{BEGIN}exec "$@" 2>&1 </dev/null'
 _HELPER: Final = f'{BEGIN}exec "$@" 2>&1'
@@ -62,7 +63,7 @@ _MIB: Final = 1 << 20
 
 
 def container_arguments(options: OsOptions, beside: str = "") -> dict[str, Any]:
-    """For `containers.create`. With `beside`, the processes of that container are seen too."""
+    """Arguments for `containers.create`. With `beside`, the processes of that container are visible too."""
     size = options.disk_mib * _MIB
     arguments: dict[str, Any] = {
         "image": options.image,
@@ -98,16 +99,16 @@ def container_arguments(options: OsOptions, beside: str = "") -> dict[str, Any]:
 
 
 class BrokenInside(Exception):
-    """What could start programs before no longer can: the agent has taken bash away."""
+    """The container could start programs before and no longer can: the agent has removed bash."""
 
 
 class Room:
     """One container. Calls come from one thread at a time, `overflow` from any.
 
     Args:
-        disk_bytes: what its files may add up to.
-        beside: another container whose processes are seen in it. No program in it is
-            ended but with the container, so that those processes stay.
+        disk_bytes: limit of its files' total size.
+        beside: another container whose processes are visible in this one. To spare
+            them, a program in this one is ended only together with this container.
     """
 
     def __init__(self, client: Any, options: OsOptions, disk_bytes: int, beside: str = "") -> None:
@@ -132,7 +133,7 @@ class Room:
         WATCH.add(self)
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run to its end. Raises `SandboxError`, `BrokenInside` and Docker's errors."""
+        """Run a program to its end. Raises `SandboxError`, `BrokenInside` and Docker's errors."""
         words = ["bash", "-c", _PROGRAM, "bash", *(word.replace("\0", "") for word in argv)]
         exec_id, stream = self.execute(words, PROGRAM_PATH)
         head, until = Head(PROGRAM_HEAD_BYTES), time.monotonic() + timeout_s
@@ -146,11 +147,11 @@ class Room:
         return Ran(bytes(head.data), None, head.cut, timed_out=True)
 
     def helper(self, script: str) -> Stream:
-        """Start the server's own Python script, with its streams. Raises what `program` does."""
+        """Start a Python script of the server and return its streams. Raises the same errors as `program`."""
         return self.execute(["bash", "-c", _HELPER, "bash", "python3", "-I", "-S", "-B", "-c", script], PROGRAM_PATH)[1]
 
     def execute(self, argv: list[str], path: str) -> tuple[str, Stream]:
-        """Start a program whose bash begins with `BEGIN`. When the others leave no room for it, they end."""
+        """Start a program whose bash begins with `BEGIN`. If other processes leave no room for it, end them."""
         head = Head(500)
         for kill in (False,) if self._beside else (False, True):
             if kill:
@@ -166,14 +167,14 @@ class Room:
         raise (BrokenInside if self._sound else SandboxError)(f"the sandbox starts no program: {_printed(head)}")
 
     def end_others(self) -> None:
-        """End all but the first process; a container beside another goes as a whole."""
+        """End all but the first process; with `beside`, remove the whole container."""
         if self._beside:
             self.remove()
         else:
             self.tell(b"k")
 
     def tell(self, what: bytes) -> None:
-        """Have the first process do it; raises `SandboxError` when it is gone."""
+        """Send a command to the first process and await its answer; raises `SandboxError` if it is gone."""
         if self._first is None:
             raise SandboxError("the sandbox is closed")
         with contextlib.suppress(OSError):
@@ -181,7 +182,7 @@ class Room:
         self._await(what, _ANSWER_TIMEOUT_S)
 
     def overflow(self) -> None:
-        """Its files add up to more than `disk_bytes`: it goes."""
+        """Remove the container because its files exceed `disk_bytes`."""
         self.overfull = True
         self.remove()
 
@@ -225,7 +226,7 @@ class Room:
 
 
 def connect() -> Any:
-    """A client of its own. Raises `SandboxError`."""
+    """Return a new Docker client. Raises `SandboxError`."""
     try:
         return docker.from_env(timeout=60)
     except DockerException as error:
@@ -234,7 +235,7 @@ def connect() -> Any:
 
 @contextlib.contextmanager
 def docker_errors(image: str) -> Iterator[None]:
-    """Docker's failures as `SandboxError`."""
+    """Turn Docker's failures into `SandboxError`."""
     try:
         yield
     except ImageNotFound:

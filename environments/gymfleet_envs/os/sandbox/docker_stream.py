@@ -20,9 +20,10 @@ class Stream:
     """Reads frames, writes words.
 
     Args:
-        connection: what Docker's package gives for a hijacked connection, or a socket.
-        running: whether the program still runs. What it left in the background may
-            hold the stream open after it.
+        connection: the object that Docker's package returns for a hijacked connection,
+            or a socket.
+        running: returns whether the program still runs. Processes that it left in the
+            background may hold the stream open after its end.
     """
 
     def __init__(self, connection: Any, running: Callable[[], bool]) -> None:
@@ -35,13 +36,13 @@ class Stream:
         self._drained_at: float | None = None
 
     def send(self, data: bytes) -> None:
-        """To standard input. Raises OSError."""
+        """Write to standard input. Raises OSError."""
         self._socket.settimeout(_SEND_TIMEOUT_S)
         self._socket.sendall(data)
         self._look_at = time.monotonic() + _LOOK_S
 
     def read(self, head: Head, until: float) -> bytes | None:
-        """What comes next; empty when nothing came in time, None when the program or its stream has ended."""
+        """Read the next chunk; empty if nothing came in time, None if the program or its stream has ended."""
         while (now := time.monotonic()) < until:
             if self._drained_at is None and now >= self._look_at:
                 self._look_at = now + _LOOK_S
@@ -65,7 +66,7 @@ class Stream:
         return b""
 
     def says(self, answer: bytes, head: Head, until: float) -> bool:
-        """Whether `answer` comes next, in a frame of its own; else `head` holds what was said until the end."""
+        """Whether `answer` comes in a separate frame; if not, `head` holds all output until the end."""
         while time.monotonic() < until:
             if (chunk := self.read(head, until)) is None:
                 return False
@@ -74,7 +75,7 @@ class Stream:
         return False
 
     def until_marked(self, token: str, head: Head, until: float) -> int | None:
-        """Read up to the shell's `TOKEN:CODE` line, which is not output; None without one in time."""
+        """Read up to the shell's `TOKEN:CODE` line, which is not output; None if it does not come in time."""
         mark, tail = token.encode() + b":", b""
         while time.monotonic() < until:
             chunk = self.read(head, until)
@@ -92,7 +93,7 @@ class Stream:
         return None
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Close the connection; a second call does nothing."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
@@ -100,7 +101,7 @@ class Stream:
             self._socket.close()
 
     def _receive(self) -> bytes | None:
-        """Of the frame that comes; empty for a part of a header, None at the end. Raises TimeoutError."""
+        """Receive a part of the current frame; empty for a part of a header, None at the end. Raises TimeoutError."""
         if self._left == 0:
             chunk = self._socket.recv(_HEADER_BYTES - len(self._header))
             self._header += chunk

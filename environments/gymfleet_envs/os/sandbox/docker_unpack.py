@@ -1,6 +1,6 @@
-"""What the pristine container for checks is told: its programs' names first, then which files to put where.
+"""The script for the pristine container for checks: it lists its programs' names, then puts files where it is told.
 
-The script runs in that container before anything of the agent's is in it. It follows no link on the way to a file.
+The script runs in that container before any file of the agent is in it. It follows no link on the way to a file.
 """
 
 import json
@@ -16,7 +16,7 @@ from gymfleet_envs.os.sandbox.rule import NAME_FOLDERS
 _SEND_BYTES: Final = 1 << 20
 _LINE_BYTES: Final = 4 << 20
 Record = tuple[Mapping[str, Any], Iterable[bytes]]
-"""What to do at `path`, as `do` says; the content of a file follows, `size` bytes long."""
+"""An operation (`do`) at a path (`path`); the content of a file follows, `size` bytes long."""
 
 _UNPACK: Final = """
 import errno, hashlib, json, os, stat, sys
@@ -169,20 +169,20 @@ for line in iter(given.readline, b""):
 
 
 class Unpacking:
-    """The script at work in one container. Raises `SandboxError` where it ends early, and Docker's errors."""
+    """The script, running in one container. Raises `SandboxError` if it ends early, and Docker's errors."""
 
     def __init__(self, room: Room, until: float) -> None:
         self._until = until
         self._stream: Stream = room.helper(_UNPACK % (NAME_FOLDERS,))
         try:
             self.programs: dict[str, list[str]] = self._answer()
-            """Of each directory of programs, the names in it."""
+            """The names in each directory of programs."""
         except BaseException:
             self.close()
             raise
 
     def put(self, records: Iterable[Record]) -> list[str]:
-        """Returns the paths at which it could not be done, or is not all that the agent did."""
+        """Carry out the records; return the paths where that failed or does not reproduce all that the agent did."""
         waiting = b""
         for data in _encoded(records):
             waiting += data
@@ -196,7 +196,7 @@ class Unpacking:
         return failed
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection to the script."""
         self._stream.close()
 
     def _answer(self) -> Any:

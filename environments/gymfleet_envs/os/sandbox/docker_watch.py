@@ -1,4 +1,4 @@
-"""What Docker does not bound or clear away by itself: the files of all containers, and containers never started."""
+"""A watch over what Docker does not bound or remove itself: containers' files, and containers never started."""
 
 import contextlib
 import secrets
@@ -15,7 +15,7 @@ from gymfleet_envs.os.sandbox.watch_thread import WatchThread
 LABEL: Final = "gymfleet"
 SERVER_LABEL: Final = "gymfleet.server"
 BESIDE_LABEL: Final = "gymfleet.beside"
-"""Marks a container for checks; names the agent's container, which stands still meanwhile."""
+"""Marks a container for checks; its value is the agent's container, which is frozen meanwhile."""
 SERVER: Final = secrets.token_hex(8)
 """Marks this process's containers."""
 _SWEEP_EVERY_S: Final = 60.0
@@ -31,10 +31,10 @@ class Watched(Protocol):
 
     @property
     def disk_bytes(self) -> int:
-        """What its files may add up to."""
+        """Limit of its files' total size."""
 
     def overflow(self) -> None:
-        """They add up to more: the container has to go. May be called from any thread."""
+        """Remove the container because its files exceed the limit. May be called from any thread."""
 
 
 class Watch(WatchThread[str, Watched]):
@@ -51,7 +51,7 @@ class Watch(WatchThread[str, Watched]):
         self._watch(container.container_id, container)
 
     def look(self, client: Any) -> None:
-        """One round: what holds too much is told. Raises Docker's errors."""
+        """Do one round: call `overflow` of each container that holds too much. Raises Docker's errors."""
         found = client.api.containers(size=True, filters={"label": f"{SERVER_LABEL}={SERVER}"})
         watched = self._watched()
         for entry in found:
@@ -60,9 +60,9 @@ class Watch(WatchThread[str, Watched]):
                 container.overflow()
 
     def sweep(self, client: Any) -> None:
-        """Remove what neither runs nor ran the last time: its server was killed.
+        """Remove containers that neither run nor ran at the last sweep: their server was killed.
 
-        Running ones end with their server. A frozen one cannot, but the container for checks beside it does. Raises
+        Running containers end with their server. A frozen one cannot, but its container for checks does. Raises
         Docker's errors.
         """
         entries = client.api.containers(all=True, filters={"label": f"{LABEL}=os"})

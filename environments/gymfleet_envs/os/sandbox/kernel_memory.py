@@ -1,6 +1,6 @@
-"""What the kernel holds for a sandbox and charges to no process: sockets and pipes.
+"""Memory that the kernel holds for a sandbox and charges to no process: sockets and pipes.
 
-Where there is no control group, these are upper bounds of what each of them may take.
+It is needed where there is no control group. The figures are upper bounds of what each socket and pipe may take.
 """
 
 import contextlib
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Final
 
 _PIPE_BYTES: Final = 65_536
-"""Of each open file, for it may be a pipe; the system call filter keeps pipes from growing."""
+"""Counted for each open file, as it may be a pipe; the system call filter keeps pipes from growing."""
 _ORDINARY_FILES: Final = 64
-"""Open files of a process that are not counted: programs have a few."""
+"""Number of a process's open files that are not counted: programs have a few."""
 
 
 def kernel_bytes(first: int, pids: Iterable[int]) -> int:
-    """The most that sockets and pipes may hold.
+    """Return the most bytes that a sandbox's sockets and pipes may hold.
 
     Args:
-        first: the sandbox's first process, whose network namespace holds all of its sockets, also those whose last
-            descriptor is closed or under way to another process.
-        pids: its other processes, as the host knows them.
+        first: the sandbox's first process, whose network namespace holds all of its sockets, even those whose last
+            descriptor is closed or in transit to another process.
+        pids: its other processes, by their ids on the host.
     """
     sockets = tcp = 0
     for name in ("sockstat", "sockstat6"):
@@ -45,7 +45,7 @@ def _descriptor_bytes(pid: int) -> int:
 
 @cache
 def _socket_bytes() -> tuple[int, int]:
-    """What one socket may hold in its buffers, and what a TCP socket may hold besides."""
+    """Return the bytes that one socket may hold in its buffers, and those that a TCP socket may hold in addition."""
     net = Path("/proc/sys/net")
     each, tcp = 2 * 212_992, 10 << 20  # the kernel's defaults
     with contextlib.suppress(OSError, ValueError, IndexError):

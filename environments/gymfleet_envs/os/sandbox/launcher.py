@@ -1,9 +1,9 @@
 """The process that makes sessions' namespaces: `python -I -m gymfleet_envs.os.sandbox.launcher DESCRIPTOR`.
 
-The server is large and has threads, and neither may enter a user namespace; this process is small and has none. For
-each session it forks a *steward*, which becomes root of the session's user namespace, mounts its layer, starts
-bubblewrap in it, and stays outside of what bubblewrap shuts in. The agent cannot see it. Both end when their socket
-to the server does, and what they started ends with them.
+The server is large and has threads, so it may not enter a user namespace; this process is small and has no threads.
+For each session it forks a *steward*, which becomes root of the session's user namespace, mounts the session's layer,
+starts bubblewrap in the namespace, and stays outside the part that bubblewrap isolates. The agent cannot see the
+steward. Launcher and stewards end when their socket to the server closes, and the processes they started end with them.
 """
 
 import os
@@ -16,7 +16,7 @@ from gymfleet_envs.os.sandbox.steward import Steward
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a steward for each socket that comes; return when the server is gone."""
+    """Fork a steward for each socket received; return when the server is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends on it, and then this does
     while True:

@@ -17,7 +17,7 @@ _MAX_ANSWER: Final = 1 << 16
 
 
 class _Launcher:
-    """The launcher of this process, started when it is first needed and again when it died."""
+    """The launcher of this process, started on first use and again if it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class _Launcher:
         self._owner = 0
 
     def connect(self) -> socket.socket:
-        """A socket to a new steward. Raises `SandboxError`."""
+        """Return a socket to a new steward. Raises `SandboxError`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_ANSWER_TIMEOUT_S)
         with theirs, self._lock:
@@ -38,7 +38,7 @@ class _Launcher:
         return ours
 
     def stop(self) -> None:
-        """End it, and with it all stewards."""
+        """End the launcher, and with it all stewards."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -71,13 +71,13 @@ atexit.register(_LAUNCHER.stop)
 
 
 class StewardClient:
-    """One session's steward, asked from one thread at a time."""
+    """Client of one session's steward. Calls come from one thread at a time."""
 
     def __init__(self) -> None:
         self._socket = _LAUNCHER.connect()
 
     def ask(self, op: str, handles: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
-        """Its answer. Raises `SandboxError`."""
+        """Send a request and return the steward's answer. Raises `SandboxError`."""
         try:
             socket.send_fds(self._socket, [json.dumps({"op": op, **fields}).encode()], handles)
             data = self._socket.recv(_MAX_ANSWER)
@@ -91,7 +91,7 @@ class StewardClient:
         return answer
 
     def close(self) -> None:
-        """Let go, and wait until it is gone with all that it started."""
+        """Disconnect, and wait until the steward is gone with all processes that it started."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
             while self._socket.recv(_MAX_ANSWER):

@@ -1,6 +1,6 @@
-"""A session's own layer: what it says of a session's state, and what of it a check may see.
+"""A session's own layer: a digest of the session's state, and the part of the layer that a check may see.
 
-The layer is the upper directory of an overlay: files that were made or changed, and marks for what was removed.
+The layer is the upper directory of an overlay: files that were made or changed, and marks for those removed.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ _OPAQUE: Final = "user.overlay.opaque"
 
 
 class Layer:
-    """Reads an upper directory. What did not change since the last look is not read again."""
+    """Reads an upper directory. Files that did not change since the last look are not read again."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._hashes: dict[tuple[str, int, int, int, int], str] = {}
 
     def entries(self, *, again: bool = False) -> dict[str, Entry]:
-        """All files by path, in order; with `again` every content is read, whatever its times say."""
+        """Return all files by path, in order; with `again`, read every content, whatever the files' times."""
         known, self._hashes = ({} if again else self._hashes), {}
         return {path: self._entry(path, state, known) for path, state in self._walk()}
 
     def digest(self) -> str:
-        """Equal for layers with equal files."""
+        """A digest that is equal for layers with equal files."""
         total = hashlib.sha256()
         for path, entry in self.entries().items():
             fields = (path, f"{entry.mode:o}", str(entry.uid), str(entry.gid), entry.content)
@@ -67,7 +67,7 @@ class Layer:
 
 
 class Prepared:
-    """What the task's preparation left, which is trusted; of what programs read, a copy out of the agent's reach."""
+    """The preparation's files, which are trusted; those that programs read are copied out of the agent's reach."""
 
     def __init__(self, layer: Layer, root: str, folder: str) -> None:
         self._root = root
@@ -81,25 +81,25 @@ class Prepared:
         self._numbers = {path: number for number, path in enumerate(self.kept)}
 
     def made(self, path: str) -> bool:
-        """Whether it is there since the preparation."""
+        """Whether the path is in the layer since the preparation."""
         return path in self._entries
 
     def unchanged(self, path: str, entry: Entry) -> bool:
-        """Whether the agent left it as it was."""
+        """Whether the agent left the file as it was."""
         return self._entries.get(path) == entry
 
     def protects(self, path: str) -> bool:
-        """Whether a check sees the root's own, or the preparation's, whatever the agent did."""
+        """Whether a check sees the root's or the preparation's file, whatever the agent did."""
         kind = kind_of(path)
         return kind is Kind.HIDDEN or (kind is Kind.PROGRAM and os.path.lexists(os.path.join(self._root, path)))  # noqa: PTH118
 
     def program_names(self) -> set[str]:
-        """Names that a program of the agent's own may not take."""
+        """Names that the agent's own programs may not take."""
         names = {name for folder in NAME_FOLDERS for name in _names(self._root, folder)}
         return names | {path.rpartition("/")[2] for path in self._entries if kind_of(path) is Kind.PROGRAM}
 
     def put_program(self, target: str, path: str, entry: Entry) -> bool:
-        """Put the program as it was before the agent, with its special bits of now; True when nothing else changed."""
+        """Put the program as it was before the agent, with its current special bits; True if nothing else changed."""
         pristine = os.path.join(self._root, path)  # noqa: PTH118
         before = self.kept.get(path)
         source = self._place(self._numbers[path]) if before is not None and stat.S_ISREG(before.mode) else pristine
@@ -112,7 +112,7 @@ class Prepared:
         return mode == stat.S_IMODE(entry.mode) and _hash(source) == entry.content
 
     def put_kept(self, target: str) -> None:
-        """All else that is protected, as the preparation left it."""
+        """Put all other protected files, as the preparation left them."""
         for path, entry in self.kept.items():
             ours = os.path.join(target, path)  # noqa: PTH118
             if os.path.lexists(ours):
@@ -136,7 +136,7 @@ class Prepared:
 
 
 def build_view(layer: Layer, prepared: Prepared, root: str, target: str) -> list[str]:
-    """Move to `target` what a check may see of a layer, and return the paths that it may not see.
+    """Move the files of a layer that a check may see to `target`, and return the paths that it may not see.
 
     Nothing may use the layer any more.
     """
@@ -173,7 +173,7 @@ def _put_folder(ours: str, entry: Entry) -> None:
 
 
 def _put_plain_folder(root: str, target: str, path: str) -> None:
-    """As the root has it."""
+    """Put the directory as it is in the root."""
     try:
         state = os.lstat(os.path.join(root, path))  # noqa: PTH118
     except FileNotFoundError:
@@ -199,7 +199,7 @@ def _names(root: str, folder: str) -> list[str]:
 
 
 def _hash(path: str) -> str:
-    """Of a file that may have become anything else by now: nothing here may wait."""
+    """Hash a file that may have become anything else by now, so nothing here may block."""
     total = hashlib.sha256()
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123

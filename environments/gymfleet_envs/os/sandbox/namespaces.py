@@ -1,4 +1,4 @@
-"""The few calls into the kernel that Python has no name for: namespaces and mounts."""
+"""The few system calls that Python does not provide: namespaces and mounts."""
 
 import ctypes
 import os
@@ -12,17 +12,17 @@ CLONE_NEWUSER: Final = 0x10000000
 NOBODY: Final = 65534
 _FIRST_SUBORDINATE: Final = 1_000_000_001
 _USERS: Final = 65_535
-"""Users beside root that a session has where the server is root."""
+"""Users that a session has in addition to root, if the server is root."""
 _MS_PRIVATE, _MS_REC = 1 << 18, 1 << 14
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _SIGKILL = 1, 4, 9
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_user_namespace(*, ranged: bool) -> None:
-    """Become root of a user namespace and the owner of a copy of all mounts, which nothing outside sees change.
+    """Become root of a user namespace and the owner of a copy of all mounts, whose changes nothing outside sees.
 
-    With `ranged`, by a process that is root: the inside has 65,536 users, `nobody` and subordinate ones. Without:
-    the process's own user alone (`nobody` for root). Raises OSError.
+    With `ranged`, for which the process must be root, the inside has 65,536 users: `nobody` and subordinate ones.
+    Without it, the inside has only the process's own user (`nobody` for root). Raises OSError.
     """
     parent = os.getpid()
     child, wait, go = _ask_child(lambda: _write_maps(parent)) if ranged else (-1, -1, -1)
@@ -64,7 +64,7 @@ def join(pid: int, *names: str) -> None:
 
 
 def receive(connection: socket.socket, max_bytes: int, max_handles: int) -> tuple[bytes, list[int]]:
-    """A message and the descriptors that came with it, which no program that is started inherits."""
+    """Receive a message and its descriptors, which started programs do not inherit."""
     data, handles, _, _ = socket.recv_fds(connection, max_bytes, max_handles)
     for handle in handles:
         os.set_inheritable(handle, False)  # recv_fds has no flag for it in Python 3.11
@@ -82,7 +82,7 @@ def _write_maps(pid: int) -> None:
 
 
 def _ask_child(work: Callable[[], None]) -> tuple[int, int, int]:
-    """Fork a child that keeps its privileges and works when told to: its id, its answer, and where to tell it."""
+    """Fork a child that keeps its privileges and works when told to; return its id, answer pipe and start pipe."""
     answer, child_answer = os.pipe()
     child_wait, tell = os.pipe()
     child = os.fork()

@@ -10,7 +10,7 @@ from gymfleet_envs.os.sandbox.seccomp import supported_machine
 
 
 def check_backend(options: OsOptions) -> None:
-    """Raises FileNotFoundError, in one line, for what the sandbox lacks here."""
+    """Raise FileNotFoundError, in one line, if this machine lacks something that the sandbox needs."""
     if options.backend == "docker":
         return  # the daemon may come up later; without one each session says so
     if not supported_machine():

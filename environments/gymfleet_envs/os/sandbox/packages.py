@@ -1,4 +1,4 @@
-"""Which files of a Debian host make up a root: those of a fixed list of packages and of what they depend on."""
+"""The files of a Debian host that make up a root: those of a fixed list of packages and of their dependencies."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ PACKAGES: Final = (
     "sudo", "tar", "time", "tree", "tzdata", "unzip", "util-linux", "util-linux-extra", "vim-tiny", "wget", "xxd",
     "xz-utils", "zip",
 )  # fmt: skip
-"""As in the image of the Docker backend. What a host lacks of them, its root lacks too."""
+"""The same packages as in the Docker backend's image. A package that a host lacks is missing from its root too."""
 _LEFT_OUT: Final = tuple(
     f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "bash-completion")
 )
@@ -23,7 +23,7 @@ DPKG_STATUS: Final = Path("/var/lib/dpkg/status")
 
 
 def installed(host: Path) -> dict[str, Stanza]:
-    """What the package manager says of each installed package. Raises FileNotFoundError on a host without dpkg."""
+    """Return dpkg's fields of each installed package. Raises FileNotFoundError on a host without dpkg."""
     found: dict[str, Stanza] = {}
     for block in (host / DPKG_STATUS.relative_to("/")).read_text(encoding="utf-8", errors="replace").split("\n\n"):
         fields = dict(re.findall(r"^([A-Za-z-]+): ?(.*)$", block, re.MULTILINE))
@@ -33,7 +33,7 @@ def installed(host: Path) -> dict[str, Stanza]:
 
 
 def closure(packages: Mapping[str, Stanza]) -> list[str]:
-    """`PACKAGES`, as far as they are installed, with all that they depend on; sorted."""
+    """Return those of `PACKAGES` that are installed, with all their dependencies, sorted."""
     provided = {
         name: package
         for package, fields in sorted(packages.items())
@@ -54,7 +54,7 @@ def closure(packages: Mapping[str, Stanza]) -> list[str]:
 
 
 def files(host: Path, package: str, architecture: str) -> Iterator[str]:
-    """Absolute paths that the package brought, directories too, without documentation and translations."""
+    """Yield absolute paths of the package's files and directories, without documentation and translations."""
     information = host / "var/lib/dpkg/info"
     for name in (f"{package}.list", f"{package}:{architecture}.list"):
         if (listing := information / name).is_file():
@@ -64,7 +64,7 @@ def files(host: Path, package: str, architecture: str) -> Iterator[str]:
 
 
 def alternatives(host: Path) -> Iterator[tuple[str, str]]:
-    """Links that update-alternatives keeps, such as /usr/bin/awk: the link's path and the one under /etc."""
+    """Yield links that update-alternatives manages, such as /usr/bin/awk: the link's path and its target under /etc."""
     for folder in ("usr/bin", "usr/sbin"):
         for path in sorted((host / folder).iterdir()):
             if path.is_symlink() and (target := str(path.readlink())).startswith("/etc/alternatives/"):

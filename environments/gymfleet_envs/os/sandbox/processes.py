@@ -16,9 +16,9 @@ _STOP_PAUSE_S: Final = 0.002
 
 
 class ProcessTree:
-    """All that descends from a sandbox's first process, in its process namespace.
+    """All descendants of a sandbox's first process, in its process namespace.
 
-    Orphans become children of that first process, so that none leaves the tree.
+    Orphans become children of that first process, so none leaves the tree.
     """
 
     def __init__(self, first: int) -> None:
@@ -37,7 +37,7 @@ class ProcessTree:
         return found
 
     def outside(self, inner: int) -> int | None:
-        """The host's id of a process by its id inside."""
+        """Return the host's id of the process with the id `inner` inside."""
         for pid in self.pids():
             with contextlib.suppress(OSError, IndexError):
                 if int(_status(pid)["NSpid"].split()[-1]) == inner:
@@ -45,7 +45,7 @@ class ProcessTree:
         return None
 
     def kill(self, pids: Iterable[int]) -> None:
-        """End processes, each only if it still is one of this sandbox's."""
+        """End those of the processes that still belong to this sandbox."""
         self._signal(pids, signal.SIGKILL)
 
     def _signal(self, pids: Iterable[int], number: signal.Signals) -> None:
@@ -59,14 +59,14 @@ class ProcessTree:
                     os.close(handle)
 
     def kill_new(self, before: set[int]) -> None:
-        """End all that was not there before; a few times over, for one may start another meanwhile."""
+        """End all processes not in `before`; repeat a few times, as one may start another meanwhile."""
         for _ in range(10):
             if not (doomed := self.pids() - before):
                 return
             self.kill(doomed)
 
     def stop(self) -> None:
-        """Have all stand still; those that cannot be stopped in time end."""
+        """Stop all processes; if some cannot be stopped in time, end all."""
         until = time.monotonic() + _STOP_TIMEOUT_S
         while time.monotonic() < until:
             if not (running := [pid for pid in self.pids() if _state(pid) not in _STILL]):
@@ -76,7 +76,7 @@ class ProcessTree:
         self.kill_new(set())
 
     def usage(self) -> tuple[int, int]:
-        """Number of processes, and bytes of memory that are theirs alone or shared by mapping."""
+        """Return the number of processes, and their bytes of memory, private or shared by mapping."""
         count = size = 0
         for pid in self.pids():
             with contextlib.suppress(OSError, KeyError, ValueError):

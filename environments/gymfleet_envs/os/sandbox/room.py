@@ -1,4 +1,4 @@
-"""What runs over one root: bubblewrap, a supervisor in it, and the programs that the supervisor is told to run."""
+"""The processes over one root: bubblewrap, a supervisor in it, and the programs that the supervisor runs on request."""
 
 import contextlib
 import fcntl
@@ -23,12 +23,12 @@ from gymfleet_envs.os.sandbox.watch import WATCH
 _CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETUID", "SETGID", "SETPCAP")
 _SPARE_PROCESSES: Final = 32  # so that the task's programs can start when the agent's have used theirs up
 START_TIMEOUT_S: Final = 8.0
-"""Until what is inside must answer."""
+"""Time limit for the first answer from inside."""
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MIB: Final = 1 << 20
 _FIRST_NUMBER: Final = 100
-"""Of the descriptors inside, which have nothing to do with the server's own: it may have thousands. Out of the way of
-those that bash takes for itself, and of the steward's."""
+"""The lowest descriptor inside. Descriptors inside are independent of the server's, which may have thousands, and
+avoid those that bash takes for itself and the steward's."""
 
 
 class Room:
@@ -40,7 +40,7 @@ class Room:
         self.requests, self.commands = Pipe.inwards(), Pipe.inwards()
         self.answers, self.results, self.output, self.errors = (Pipe.outwards() for _ in range(4))
         self.pid = 0
-        """Of bubblewrap, outside of what it shuts in."""
+        """The process id of bubblewrap itself, outside what it isolates."""
         self.handle = -1
         self.tree: ProcessTree | None = None
         self.channel = Channel(self.requests.ours, self.answers.ours, self.errors.ours)
@@ -52,9 +52,9 @@ class Room:
         environment: Mapping[str, str],
         beside: int | None = None,
     ) -> None:
-        """Start bubblewrap with these arguments; `watch` comes next. Raises `SandboxError`.
+        """Start bubblewrap with these arguments; call `watch` next. Raises `SandboxError`.
 
-        Each of `handles` is open inside, and told to bubblewrap by the option that is its key.
+        Each descriptor in `handles` is open inside and passed to bubblewrap with the option that is its key.
         """
         pipes = (self.requests, self.answers, self.commands, self.results, self.output)
         seccomp = _reopened(_filter_fd())
@@ -78,7 +78,7 @@ class Room:
                 pipe.close_theirs()
 
     def watch(self, first: int) -> None:
-        """Bound what descends from this process."""
+        """Bound the descendants of this process."""
         self.tree = ProcessTree(first)
         WATCH.add(
             self.tree,
@@ -87,7 +87,7 @@ class Room:
         )
 
     def await_supervisor(self) -> None:
-        """Until it is there, so that no program's time is spent on its start. Raises `SandboxError`."""
+        """Wait for the supervisor, so that its start does not take a program's time. Raises `SandboxError`."""
         head = Head(PROGRAM_HEAD_BYTES)
         until = time.monotonic() + START_TIMEOUT_S
         if self.channel.receive(memoryview(b""), head, until, [self.handle]) is None:
@@ -95,7 +95,7 @@ class Room:
             raise SandboxError(f"the sandbox did not start in {START_TIMEOUT_S:g} seconds")
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Have the supervisor run it. Raises `SandboxError`."""
+        """Have the supervisor run a program. Raises `SandboxError`."""
         self.check_alive()
         tree, head = self._living(), Head(PROGRAM_HEAD_BYTES)
         self.channel.drain(Head(0))  # of what an earlier program left running
@@ -112,14 +112,14 @@ class Room:
         return Ran(bytes(head.data), code, head.cut, timed_out)
 
     def check_alive(self, printed: bytes = b"") -> None:
-        """Raises `SandboxError` when it is not."""
+        """Raise `SandboxError` if bubblewrap is not running."""
         poll = select.poll()
         poll.register(self.handle, select.POLLIN)
         if self.handle < 0 or poll.poll(0):
             raise SandboxError(self.complaint(printed))
 
     def complaint(self, printed: bytes = b"") -> str:
-        """In one line; `printed` is what was read of its standard error."""
+        """One line about the sandbox's end; `printed` is the standard error read so far."""
         head = Head(1000)
         head.add(printed[-500:])
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Room:
         return f"the sandbox ended: {lines[-1]}" if lines else "the sandbox ended"
 
     def close(self) -> None:
-        """End what is inside and give everything back. Once."""
+        """End all processes inside and release all resources. Call it once."""
         if self.tree is not None:
             WATCH.remove(self.tree)
         if self.handle >= 0:
@@ -160,7 +160,7 @@ class Room:
 
 
 def spare_processes(options: OsOptions) -> int:
-    """Those of the agent, and room for the task's."""
+    """The number of processes for the agent, plus spare ones for the task."""
     return options.processes + _SPARE_PROCESSES
 
 
@@ -190,5 +190,5 @@ def _filter_fd() -> int:
 
 
 def _reopened(fd: int) -> int:
-    """The same content, read from its start, whoever else reads it now."""
+    """Reopen the file to read it from its start, independently of other readers."""
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""The prepared root: a tree of files that all sessions start from, made once per machine and kept in a cache, or once
-with a container image and brought by it.
+"""The prepared root: a tree of files that all sessions start from.
 
-It is a copy that belongs to the user that sessions run as, because the kernel lets a session change its own view of
-a file only where the file's owner exists inside. Nobody writes to it; what a session changes lies in its own layer.
+It is made once per machine and kept in a cache, or made once with a container image and shipped in it. It is a copy
+that belongs to the user that sessions run as, because the kernel lets a session change its own view of a file only if
+the file's owner exists inside. Nobody writes to it; a session's changes are in its own layer.
 """
 
 import contextlib
@@ -24,19 +24,20 @@ from gymfleet_envs.os.sandbox.skeleton import DIRECTORIES, MTIME, skeleton_files
 
 HOST: Final = Path("/")
 IMAGE_ROOT: Final = Path("/opt/os-root")
-"""Where a container image brings a root: one that is on disk, shared by all of the image's containers."""
+"""The place of a root that a container image ships: on disk, shared by all of the image's containers."""
 _MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""Of these, links into /usr, which every root gets as its source has them."""
+"""Directories that may be links into /usr; every root gets the same of these links as its source."""
 _HELD: Final[list[int]] = []
 _PROGRAMS: Final = ("bash", "setpriv")
-"""What the sandbox's own programs need inside."""
+"""Programs that the sandbox's own programs need inside."""
 _NOT_COPIED: Final = ("proc", "sys", "dev", "run", "tmp")
 
 
 def prepared_root(source: Path | None, cache: Path | None) -> Path:
-    """The root made from `source`, a whole tree, or from packages of the host; built when it is not there yet.
+    """The root made from `source`, a whole tree, or from packages of the host; built if it does not exist yet.
 
-    Without both arguments it is the image's, where that brings one for this user. Raises `SandboxError` in one line.
+    Without both arguments, it is the image's root, if the image ships one for this user. Raises `SandboxError` in one
+    line.
     """
     if source is None and cache is None and _is_root_for(IMAGE_ROOT, os.geteuid()):
         return IMAGE_ROOT
@@ -55,12 +56,12 @@ def make_image_root() -> None:
 
 
 def missing_programs(tree: Path) -> list[str]:
-    """Of what has to be in a tree's /usr/bin or /bin."""
+    """Return the required programs that are missing from a tree's /usr/bin and /bin."""
     return [name for name in _PROGRAMS if not any((tree / place / name).exists() for place in ("usr/bin", "bin"))]
 
 
 def _is_root_for(folder: Path, euid: int) -> bool:
-    """Whether sessions of a server of this user can use it: the kernel copies up only what is their own."""
+    """Whether sessions of this user's server can use the root: the kernel copies up only files that they own."""
     owner = NOBODY if euid == 0 else euid
     return folder.is_dir() and folder.stat().st_uid == owner and not missing_programs(folder)
 
@@ -87,7 +88,7 @@ def _prepared(source: Path, cache: Path | None, euid: int) -> Path:
 
 
 def _locked(root: Path, how: int) -> int:
-    """A descriptor that says, as long as it is open, that a process uses the root."""
+    """Lock the root; while the returned descriptor is open, the root counts as in use."""
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how)
@@ -98,7 +99,7 @@ def _locked(root: Path, how: int) -> int:
 
 
 def _unused(root: Path) -> bool:
-    """A root of other packages or another version, which no server that runs has."""
+    """Whether no running server uses the root, which is of other packages or another version."""
     try:
         os.close(_locked(root, fcntl.LOCK_EX | fcntl.LOCK_NB))
     except BlockingIOError:
@@ -140,7 +141,7 @@ class _HostPlan:
         self.identity = "\0".join(f"{name}={self._installed[name].get('Version')}" for name in self._names)
 
     def paths(self) -> Iterator[str]:
-        """Absolute; parents before what is in them."""
+        """Yield absolute paths, parents before their contents."""
         known: set[str] = set()
         for name in self._names:
             known.update(packages.files(self.source, name, self._installed[name].get("Architecture", "")))
@@ -155,7 +156,7 @@ class _HostPlan:
         yield from sorted(known)
 
     def package_state(self) -> Iterator[tuple[str, bytes]]:
-        """What dpkg inside knows: the packages that are there."""
+        """Yield the files from which dpkg inside knows the packages that are there."""
         yield (
             "var/lib/dpkg/status",
             "\n\n".join(self._installed[name][""].strip() for name in self._names).encode() + b"\n",
@@ -179,7 +180,7 @@ class _TreePlan:
         self.identity = listing.hexdigest()
 
     def paths(self) -> Iterator[str]:
-        """Absolute; parents before what is in them."""
+        """Yield absolute paths, parents before their contents."""
         for folder, names, files in os.walk(self.source):
             names.sort()
             inside = folder[len(str(self.source)) :].strip("/")
@@ -188,19 +189,19 @@ class _TreePlan:
             yield from (f"/{inside}/{name}".replace("//", "/") for name in sorted((*names, *files)))
 
     def package_state(self) -> Iterator[tuple[str, bytes]]:
-        """The tree has its own."""
+        """Yield nothing: the tree has its own."""
         yield from ()
 
 
 class _Builder:
-    """Copies into an empty directory. All belongs to root inside, whom every session has."""
+    """Copies into an empty directory. All files belong to the inside's root user, which every session has."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._folders: dict[Path, os.stat_result | None] = {}
 
     def build(self, plan: "_HostPlan | _TreePlan") -> None:
-        """Copy, put the skeleton over it, give all away. Raises OSError."""
+        """Copy the files, put the skeleton over them, and change the owner of all. Raises OSError."""
         root = self._root
         for name in _MERGED:
             if (plan.source / name).is_symlink():
@@ -222,7 +223,7 @@ class _Builder:
         self._finish()
 
     def _merged(self, path: str) -> str:
-        """Where /bin is a link to /usr/bin, a package's /bin/sh is /usr/bin/sh."""
+        """Resolve a path's directory: if /bin is a link to /usr/bin, a package's /bin/sh is /usr/bin/sh."""
         return f"usr/{path}" if "/" in path and (self._root / path.partition("/")[0]).is_symlink() else path
 
     def _copy(self, source: Path, target: Path) -> None:
@@ -246,7 +247,7 @@ class _Builder:
             target.chmod(stat.S_IMODE(state.st_mode))
 
     def _readable(self, state: os.stat_result, target: Path) -> bool:
-        """Of /etc only what every user of the host may read: nobody keeps a secret in it."""
+        """Whether to copy a file: of /etc, only if every user of the host may read it, as it then holds no secret."""
         return bool(state.st_mode & 0o004) or target.relative_to(self._root).parts[0] != "etc"
 
     def _write(self, target: Path, content: bytes, mode: int) -> None:
@@ -272,7 +273,7 @@ class _Builder:
                 link.unlink()
 
     def _finish(self) -> None:
-        """Directories last, deepest first: what is put into them changes their times."""
+        """Finish directories last, deepest first, because putting files into them changes their times."""
         for path in sorted((path for path in self._root.rglob("*")), key=lambda path: -len(path.parts)):
             if path.is_symlink():
                 self._give(path)

@@ -1,4 +1,4 @@
-"""What of an agent's changes a check may see: one rule for every backend, by path, and by what was there before."""
+"""Which of an agent's changes a check may see: one rule for every backend, by path and by the state before."""
 
 import re
 import stat
@@ -9,10 +9,10 @@ from typing import Final, Protocol
 
 PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/games", "usr/local/bin", "usr/local/sbin", "usr/local/games")
 NAME_FOLDERS: Final = (*PROGRAM_FOLDERS, "bin", "sbin")
-"""Where programs have names that no other may take."""
+"""Directories of programs whose names no other program may take."""
 SPECIAL_BITS: Final = 0o7000
 MAX_HIDDEN: Final = 20
-"""So many of the paths that a check does not see are named."""
+"""At most this many of the paths that a check does not see are reported."""
 _PROGRAM_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(?:\.sh)?")
 _ANCESTORS: Final = frozenset({"", "etc", "usr", "usr/local", *PROGRAM_FOLDERS})
 _OURS: Final = re.compile(
@@ -25,22 +25,22 @@ _OURS: Final = re.compile(
     r"|screenrc|security|selinux|ssl|sudo\.|sudo_|suid-debug|syslesskey|termcap|terminal-colors|terminfo|vim|wgetrc"
     r"|xattr|zsh)[^/]*(?:/.*)?"
 )
-"""What programs read without being told to: loaders, libraries, modules, their settings. Checks see the root's own."""
+"""Files that programs read on their own: loaders, libraries, modules, their settings. Checks see the root's own."""
 
 
 class Kind(Enum):
-    """What a check sees of a change that came after the preparation."""
+    """How a check sees a change made after the preparation."""
 
     SEEN = "seen"
     ANCESTOR = "ancestor"
-    """A directory of the system: what is new in it may be seen, the directory itself stays."""
+    """A system directory: new files in it may be seen; the directory itself stays as it was."""
     PROGRAM = "program"
-    """Seen where it is new: a program of the root stays what it is."""
+    """Seen if it is new: a program of the root stays as it was."""
     HIDDEN = "hidden"
 
 
 def kind_of(path: str) -> Kind:
-    """For a path relative to the root."""
+    """Return the kind of a path relative to the root."""
     if path in _ANCESTORS:
         return Kind.ANCESTOR
     if _OURS.fullmatch(path):
@@ -59,17 +59,17 @@ class Entry:
 
     @property
     def removed(self) -> bool:
-        """It marks that something is gone."""
+        """Whether it marks a removed file."""
         return stat.S_ISCHR(self.mode) and self.content == "0"
 
 
 class Show(Enum):
-    """What a check gets to see at one path."""
+    """What a check sees at one path."""
 
     AGENTS = "agents"
     """What the agent left there."""
     PLAIN = "plain"
-    """A directory, as the root has it."""
+    """A directory as it is in the root."""
     BEFORE = "before"
     """A program as it was before the agent, with the special bits that it has now."""
     UNCHANGED = "unchanged"
@@ -77,20 +77,20 @@ class Show(Enum):
 
 
 class Before(Protocol):
-    """What was there before the agent: the root, and what the task's preparation made of it."""
+    """The state before the agent: the root, with the changes of the task's preparation."""
 
     def made(self, path: str) -> bool:
-        """Whether the preparation made or changed it."""
+        """Whether the preparation made or changed the path."""
 
     def unchanged(self, path: str, entry: Entry) -> bool:
-        """Whether the agent left it as the preparation did."""
+        """Whether the agent left the file as the preparation did."""
 
     def protects(self, path: str) -> bool:
-        """Whether a check sees the root's own, or the preparation's, whatever the agent did."""
+        """Whether a check sees the root's or the preparation's file, whatever the agent did."""
 
 
 def show(path: str, entry: Entry, before: Before, taken: AbstractSet[str]) -> Show:
-    """For one file of the agent's layer; `taken` are names that a program of its own may not take."""
+    """Decide for one file of the agent's layer; `taken` holds names that the agent's own programs may not take."""
     kind, folder, protected = kind_of(path), stat.S_ISDIR(entry.mode), before.protects(path)
     if kind is Kind.PROGRAM and not protected and (before.made(path) or _new_program(path, entry, taken)):
         kind = Kind.SEEN
@@ -111,7 +111,7 @@ def program_mode(mode: int, now: int) -> int:
 
 
 def ancestors(path: str) -> list[str]:
-    """The directories that it is in, from the outermost."""
+    """The directories that contain the path, from the outermost."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts))]
 

@@ -1,8 +1,8 @@
-"""The filter over system calls: those with which a process could leave, or probe the kernel, fail.
+"""The system call filter: calls with which a process could escape, or probe the kernel, fail.
 
-Root inside of a user namespace may mount, make further namespaces and reach kernel
-code that ordinary users cannot. Nothing that the tasks need does, so it is refused
-with EPERM, or ENOSYS where a C library has another way.
+Root inside a user namespace may mount, make further namespaces and reach kernel code
+that ordinary users cannot. The tasks need none of this, so the calls fail with EPERM,
+or with ENOSYS where a C library has an alternative.
 """
 
 import errno
@@ -28,12 +28,12 @@ class _Machine:
     clone: int
     denied: tuple[int, ...]
     absent: tuple[int, ...]
-    """Memory that no process limit counts: memfd_create; System V's shared memory, semaphores and message queues;
-    POSIX' message queues."""
+    """Calls for memory that no process limit counts: memfd_create; System V's shared memory, semaphores and message
+    queues; POSIX message queues."""
     unsupported: tuple[int, ...]
-    """setxattr, lsetxattr, fsetxattr, setxattrat: kept in memory that no limit of the file system counts."""
+    """setxattr, lsetxattr, fsetxattr, setxattrat: their data is in memory that no limit of the file system counts."""
     sockets: tuple[int, ...]
-    """socket, socketpair: of the families that programs here have use for."""
+    """socket, socketpair: allowed for the families that programs here need."""
     fcntl: int
 
 
@@ -105,7 +105,7 @@ def seccomp_filter(machine: str | None = None) -> bytes:
 
 
 def _only_known_families(number: int) -> list[bytes]:
-    """For a system call whose first argument is an address family, and whose third one is a protocol."""
+    """Return the filter of a system call whose first argument is an address family and whose third is a protocol."""
     known = [op for family in _FAMILIES for op in (_op(_JUMP_EQ, family, 0, 1), _op(_RETURN, _ALLOW))]
     body = [
         _op(_LOAD, _FIRST_ARGUMENT),
@@ -120,7 +120,7 @@ def _only_known_families(number: int) -> list[bytes]:
 
 
 def supported_machine() -> bool:
-    """Whether there is a table for the processor that this runs on."""
+    """Whether there is a table for this machine's processor."""
     return platform.machine() in _MACHINES
 
 

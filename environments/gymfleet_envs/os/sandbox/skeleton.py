@@ -1,4 +1,4 @@
-"""The files that every root has whatever it was made from: directories, users, groups, a few logs."""
+"""The files that every root has, whatever it was made from: directories, users, groups, a few logs."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -39,11 +39,11 @@ _LOGS: Final = {
     "bootstrap.log": "Base system installed successfully.\n",
     "dpkg.log": "2023-11-14 22:13:20 startup archives unpack\n2023-11-14 22:13:20 status installed bash:amd64 5.2\n",
 }
-"""A machine that was installed once has some; tasks ask for their number and size."""
+"""Any installed machine has some logs; tasks ask for their number and size."""
 
 
 def skeleton_files() -> Iterator[tuple[str, int, bytes]]:
-    """Path, mode and content."""
+    """Yield path, mode and content of each file."""
     users = [*_SYSTEM_USERS, ("nobody", 65534, "/nonexistent", "/usr/sbin/nologin")]
     gids = dict(_SYSTEM_GROUPS)
     passwd = [f"{name}:x:{uid}:{gids.get(name, 65534)}:{name}:{home}:{shell}" for name, uid, home, shell in users]

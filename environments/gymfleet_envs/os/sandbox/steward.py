@@ -1,4 +1,4 @@
-"""One session's steward: holds its layer, starts what runs over it, and answers about it. See `launcher`."""
+"""One session's steward: holds its layer, starts programs over it, and answers requests about it. See `launcher`."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ AGENT_ROOT: Final = "/tmp/root"  # noqa: S108 - in mounts that only this process
 CHECK_ROOT: Final = "/tmp/check/root"  # noqa: S108
 AGENT_SHM: Final = "/tmp/shm"  # noqa: S108
 CHECK_SHM: Final = "/tmp/check/shm"  # noqa: S108
-"""What they have as /dev/shm."""
+"""The directories that the agent and the checks have as /dev/shm."""
 _LAYER: Final = "/tmp/layer"  # noqa: S108
 _SEEN: Final = "/tmp/seen"  # noqa: S108
 _KEPT: Final = "/tmp/kept"  # noqa: S108
@@ -28,7 +28,7 @@ _OUT_OF_THE_WAY: Final = 600
 
 
 class Steward:
-    """Answers one request after another; each answer has `error` where something failed."""
+    """Answers one request after another; an answer has `error` if something failed."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
@@ -40,7 +40,7 @@ class Steward:
         self._last_digest = ""
 
     def serve(self) -> None:
-        """Until the server lets go."""
+        """Answer requests until the server disconnects."""
         while True:
             data, handles = namespaces.receive(self._server, MAX_MESSAGE, MAX_HANDLES)
             if not data:
@@ -72,10 +72,10 @@ class Steward:
     def _start(
         self, handles: Sequence[int], *, argv: list[str], numbers: list[int], beside: int | None
     ) -> Mapping[str, Any]:
-        """Start a program, with `handles` under these numbers.
+        """Start a program that has `handles` as descriptors `numbers`.
 
-        With `beside`, in the namespaces of that process, but for mounts; that of process ids, which bubblewrap
-        enters itself, is open under `PIDNS`.
+        With `beside`, it runs in the namespaces of that process, except for mounts; the namespace of process ids,
+        which bubblewrap enters itself, is open as descriptor `PIDNS`.
         """
         pid = os.fork()
         if pid == 0:
@@ -91,7 +91,7 @@ class Steward:
         return {"pid": pid}
 
     def _seal(self, handles: Sequence[int]) -> Mapping[str, Any]:
-        """The preparation is over: what is there now is the task's, what comes is the agent's."""
+        """End the preparation: existing changes are the task's, later ones the agent's."""
         del handles
         self._prepared = Prepared(self._layer, self._root, _KEPT)
         return {}
@@ -101,7 +101,7 @@ class Steward:
         return {"digest": self._last_digest or self._layer.digest()}
 
     def _view(self, handles: Sequence[int], *, size_bytes: int, inodes: int) -> Mapping[str, Any]:
-        """Make the root in which checks run. The agent's processes stand still."""
+        """Make the root in which checks run. The agent's processes are stopped."""
         del handles
         if self._hidden is None:
             self._last_digest = self._layer.digest()

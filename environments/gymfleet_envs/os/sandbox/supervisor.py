@@ -1,19 +1,19 @@
-"""The two bash programs inside of a sandbox.
+"""The two bash programs inside a sandbox.
 
-The supervisor starts the agent's shell, and runs the task's programs beside it. The agent's is the first process
-of its process namespace; another one runs the checks, in a root that the agent never controlled. It holds a
-capability that all it starts lack, so that the kernel lets none of them trace it,
-read its memory or open its files, though they are root as it is; and nothing inside
-can send it a signal. What it is told comes through a pipe, words ended by NUL:
+The supervisor starts the agent's shell, and runs the task's programs outside it. The agent's supervisor is the first
+process of its process namespace; a second supervisor runs the checks, in a root that the agent never controlled. A
+supervisor holds a capability that none of the processes it starts has. So the kernel lets none of them trace it, read
+its memory or open its files, although they are root too; and nothing inside can send it a signal. Its requests come
+through a pipe, as words ended by NUL:
 
     SEQUENCE shell 0                  ->  SEQUENCE:PID of a new shell
     SEQUENCE run COUNT WORD...        ->  SEQUENCE:EXIT CODE
 
-Before all of these it answers 0:0, to say that it is there.
+Before all of these it answers 0:0, to signal that it is ready.
 
-The agent's shell is told SEQUENCE COMMAND and answers SEQUENCE:EXIT CODE through
+The agent's shell receives SEQUENCE COMMAND and answers SEQUENCE:EXIT CODE through
 pipes that its commands do not inherit. It answers from the loop's condition, which
-is reached by a stray `continue` as well.
+a stray `continue` reaches too.
 """
 
 from typing import Final
@@ -72,9 +72,9 @@ while IFS= read -r -d '' -u "$requests" sequence &&
     fi
 done
 """
-"""`bash -c SUPERVISOR supervisor` and the descriptors and texts that its first lines name."""
+"""`bash -c SUPERVISOR supervisor`, followed by the descriptors and texts that its first lines name."""
 
 
 def limits(*, memory_mib: int, disk_mib: int, processes: int) -> str:
-    """Options of bash's `ulimit` for all that runs beside the supervisor."""
+    """Options of bash's `ulimit` for all processes other than the supervisor."""
     return f"-c 0 -n 1024 -f {disk_mib * 1024} -v {memory_mib * 1024} -u {processes} -t 300"

@@ -1,8 +1,8 @@
 """Bounds a session's memory and processes as a whole, where no control group does.
 
 Process limits bound each process; many small ones could still fill the machine. One
-thread adds up what each sandbox holds, or the kernel for it, and ends the one that
-holds too much.
+thread adds up the memory that each sandbox, and the kernel for it, holds, and ends the
+processes of a sandbox that holds too much.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ class Watch(WatchThread[ProcessTree, tuple[int, int]]):
         self._watch(tree, (memory_bytes, processes))
 
     def look(self) -> None:
-        """One round: the sandbox that holds too much loses all processes but its first, shell included."""
+        """Do one round: end all processes but the first, shell included, of each sandbox that holds too much."""
         for tree, (memory_bytes, processes) in self._watched().items():
             count, size = tree.usage()
             if count > processes or size + kernel_bytes(tree.first, tree.pids()) > memory_bytes:

@@ -1,4 +1,4 @@
-"""A thread that looks at something every so often, as long as there is anything to look at."""
+"""A thread that looks at its entries at regular intervals, as long as there are any."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class WatchThread(ABC, Generic[K, V]):
-    """What is watched, and the thread, which begins with the first entry and ends with the process.
+    """The watched entries and the thread, which starts with the first entry and ends with the process.
 
     Safe to use from any thread.
     """
@@ -25,7 +25,7 @@ class WatchThread(ABC, Generic[K, V]):
         self._thread: threading.Thread | None = None
 
     def remove(self, key: K) -> None:
-        """Watch it no longer."""
+        """Stop watching an entry."""
         with self._lock:
             self._entries.pop(key, None)
 
