@@ -28,7 +28,7 @@ def read_answer(text: str) -> list[str]:
 
 
 def same_answer(given: Sequence[str], gold: Sequence[str]) -> bool:
-    """Compare answers: single numbers within 0.01, single texts to the letter, several as a set."""
+    """Compare answers: numbers in pairs within 0.01, in any order; texts as sets, to the letter."""
     mine, right = [_clean(item) for item in given], [_clean(item) for item in gold]
     if not (mine and right):
         return mine == right

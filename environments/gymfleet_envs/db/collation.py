@@ -30,6 +30,6 @@ def compare(one: str, other: str) -> int:
 
 @lru_cache(4096)
 def _base(character: str) -> str:
-    """A letter without its accents; nothing of an accent that stands alone."""
+    """Return a letter without its accents; a combining accent on its own stays as it is."""
     parts = unicodedata.normalize("NFD", character)
     return "".join(part for part in parts if not unicodedata.combining(part)) or character

@@ -136,7 +136,7 @@ class KnowledgeGraph(Environment[KgTask]):
         return next_move(self._task.program, self._variables, self._listed, names)
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """The calls that are not refused, without neighbours' neighbours; None with an endpoint, to save queries."""
+        """Return the calls that are not refused; None with an endpoint, to save queries."""
         if self._over:
             return []
         if not isinstance(self._base, Graph):

@@ -40,7 +40,7 @@ def agentbench_tasks(data: Path) -> ListedTasks[OsTask]:
 
     `data` may be the repository, its `os_interaction`, or the `data` folder in that. There, the numbered sets are for
     testing, with ids as in AgentBench's configuration (`std-004-Q09-00000`), `dev.json` is for validation
-    (`dev-001-dev-00000`), and files in `train*` are for training. In a plain directory of files, `training*` is for
+    (`dev-001-dev-00000`), and files in `train*` are for training. In a plain directory of files, `train*` is for
     training, `dev*` for validation, and all others for testing, with ids such as `training-00042`. Tasks whose script
     files are missing are left out; `left_out` names them. Raises `TaskDataError`.
     """

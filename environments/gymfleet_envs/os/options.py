@@ -19,7 +19,7 @@ class OsOptions(Options):
     """Bubblewrap: the tree of files that sessions start from, such as an unpacked image. Without it, a root is made
     from packages of the host."""
     root_cache: Path | None = None
-    """Bubblewrap: the directory for prepared roots, which must be this server's alone."""
+    """Bubblewrap: the directory for prepared roots, shared by the servers of one user. Nobody else may write to it."""
     cgroups: tuple[Path, ...] | Literal["auto"] = ()
     """Bubblewrap: writable cgroup directories (one of version 2, or version 1's `memory`, `pids`, `cpu`) in which each
     session gets its own cgroup; `auto` searches for them above the server's cgroup. Without them, rlimits and a watch

@@ -54,7 +54,7 @@ def unsaid(ran: Ran, timeout_s: float) -> str | None:
 
 
 def compare(kind: Comparison, outputs: Sequence[str]) -> bool:
-    """Compare the answer with the output of the program before, like AgentBench's check programs of these names."""
+    """Compare the answer with the output of the first program, like AgentBench's check programs of these names."""
     if len(outputs) < 2:
         return False
     given, expected = outputs[0], outputs[1]

@@ -106,7 +106,7 @@ class State:
         return _judged(replace(self, facts=facts, order=order))
 
     def unready_meal(self) -> str | None:
-        """Return, in the game's words, why a meal cannot be prepared though all that it takes is carried.
+        """Return, in the game's words, why a meal cannot be prepared yet; None if it can.
 
         The package's logic would let it be prepared from raw things, and lose the game; the compiled game refuses.
         """

@@ -43,7 +43,7 @@ class GameFile:
 def saved_games(data: Path) -> ListedTasks[GameFile]:
     """Return the games of a directory; a game's id is its path without the suffix.
 
-    A game's split is that of its folder `train`, `valid` or `test`, else that of its file's hash.
+    A game's split is that of its folder `train`, `valid` or `validation`, or `test`, else that of its file's hash.
 
     Raises:
         TaskDataError: if there is no game.

@@ -208,7 +208,8 @@ def _options(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
             shown = [_text(value, "value").strip().replace("/", " | ").lower() for value in values]
         else:
             shown = values
-        options[name.lower()] = _texts(shown, f"options: {name[:40]}")
+        # What is clicked is compared in lower case.
+        options[name.lower()] = tuple(value.lower() for value in _texts(shown, f"options: {name[:40]}"))
     return options
 
 

@@ -67,6 +67,9 @@ def test_upstreams_files_become_products_and_goals(tmp_path: Path) -> None:
     mug = shop.shelf.at(0)
     assert (mug.query, mug.options, mug.price_tag) == ("mugs", {"color": ("red | white", "blue")}, "$7.5 to $9.5")
     assert shop.shelf.at(1).price_tag == "$100.0"
+    # Options that were prepared before are clicked in lower case too.
+    prepared = goals_in(write(tmp_path / "prepared", (MUG | {"options": {"Color": ["Red"]}}, LAMP))).by_id("0").data
+    assert prepared.shop.shelf.at(0).options == {"color": ("red",)}
     assert 7.5 <= shop.prices[0] <= 9.5
     assert mug.indexed_text == "red mug a mug. strong color: red | white, blue"
     texts = {tasks.by_id(str(number)).data.goal.instruction for number in range(2)}

@@ -108,7 +108,7 @@ def _unused(root: Path) -> bool:
 
 
 def _private_folder(cache: Path | None) -> Path:
-    """A directory that nobody else can write to or look into."""
+    """Return a directory of this user that nobody else can write to."""
     temporary = Path(tempfile.gettempdir()) / f"gymfleet-os-{os.geteuid()}"
     caches = os.environ.get("XDG_CACHE_HOME") or (f"{os.environ['HOME']}/.cache" if os.environ.get("HOME") else "")
     places = [cache] if cache is not None else [*([Path(caches, "gymfleet/os-roots")] if caches else []), temporary]
