@@ -1,1 +1,1 @@
-"""What crosses the wire between gymfleet's services. No I/O."""
+"""The data that crosses the wire between gymfleet's services. No I/O."""

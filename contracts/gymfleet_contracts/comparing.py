@@ -1,4 +1,4 @@
-"""How an answer is compared with the right one, for components of the reward and for environments alike."""
+"""Comparison of an answer with the right one, for components of the reward and for environments."""
 
 import json
 import re
@@ -14,13 +14,13 @@ _NUMBER: Final = re.compile(
 )
 _MINUS: Final = {0x2212: "-"}
 _MAX_CHARS: Final = 4_096
-"""Of an answer: what is longer is no number."""
+"""Maximum length of an answer; a longer one has no number."""
 
 
 def normalised(text: str) -> str:
     """Return a text in lower case without ASCII punctuation, English articles and surplus spaces.
 
-    It is how SQuAD compares texts (Rajpurkar et al., 2016, arXiv:1606.05250).
+    SQuAD compares texts in this form (Rajpurkar et al., 2016, arXiv:1606.05250).
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
@@ -28,7 +28,7 @@ def normalised(text: str) -> str:
 def words_f1(given: str, right: str) -> float:
     """Return the harmonic mean of precision and recall over words, as SQuAD 2.0 computes it, in [0, 1].
 
-    Where one of both has no word left, they must be equal.
+    If either text has no words left, the result is 1 if both have none, and else 0.
     """
     mine, wanted = normalised(given).split(), normalised(right).split()
     if not mine or not wanted:
@@ -38,10 +38,10 @@ def words_f1(given: str, right: str) -> float:
 
 
 def the_number(text: str) -> Fraction | None:
-    """Return the only number of a text; None where there is none, or several: such an answer has not decided.
+    """Return the only number in a text; None if it has none or several, because such an answer has not decided.
 
-    `1,200`, `$1.2e3` and `50 %` are numbers. Other digits than ASCII's make a text no number, so that none of them can
-    hide a second answer.
+    `1,200`, `$1.2e3` and `50 %` are numbers. A text with non-ASCII digits has none, so that no such digits can hide a
+    second answer.
     """
     if len(text) > _MAX_CHARS:
         return None
@@ -63,7 +63,7 @@ def same_number(one: Fraction, other: Fraction, tolerance: float) -> bool:
 
 
 def things(text: str, separator: str = ",") -> set[str]:
-    """Return what a text names, normalised: the items of a JSON list, else the parts between separators."""
+    """Return the items of a text, normalised: those of a JSON list, or else the parts between separators."""
     try:
         listed = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A conversation to learn from: what people's files hold, in one form."""
+"""A conversation to learn from: one form for the contents of people's files."""
 
 import json
 from typing import Annotated, Final, Literal, Self, TypeAlias
@@ -13,55 +13,55 @@ from gymfleet_contracts.trajectory import Finite, ScoredTrajectory
 MAX_MESSAGES: Final = 4096
 MAX_MESSAGE_CHARS: Final = 1_000_000
 MAX_CALLS: Final = 128
-"""Of one message, and of the functions that a conversation declares."""
+"""Maximum number of calls in one message, and of functions that a conversation declares."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 Label = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 NEGATIVE: Final = "negative"
-"""The label of a conversation in which no tool may be called, as Agent-FLAN has them."""
+"""The label of a conversation in which no tool may be called, as in Agent-FLAN."""
 
 
 _CallId = Annotated[str, Field(max_length=256, exclude_if=lambda value: not value)]
 
 
 class MadeCall(WireModel):
-    """A call of a function that stands in a message."""
+    """A call of a function in a message."""
 
     name: Annotated[str, Field(pattern=TOOL_NAME)]
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     id: _CallId = ""
-    """What the answer to it is told apart by, where the data say it; templates are given ids of our own."""
+    """The id by which an answer refers to the call, if the data has one; templates are given gymfleet's own ids."""
 
 
 class Message(WireModel):
-    """One message, as the model's chat template is given it."""
+    """One message, as it is passed to the model's chat template."""
 
     role: Role
     content: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)]
     images: Annotated[tuple[ImageFile, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)] = ()
-    """What the user or a tool shows, in the order of the marks in the content."""
+    """The images that the user or a tool shows, in the order of their marks in the content."""
     reasoning: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS, exclude_if=lambda value: not value)] = ""
-    """What the assistant thought before it, where it stands apart from the content."""
+    """The assistant's thoughts before the message, if they are separate from the content."""
     tool_calls: Annotated[tuple[MadeCall, ...], Field(max_length=MAX_CALLS, exclude_if=is_absent)] = ()
-    """The functions that the assistant calls, behind the content."""
+    """The assistant's calls of functions, which follow the content."""
     tool_call_id: _CallId = ""
-    """The call that a tool's message answers; without it the last one."""
+    """The id of the call that a tool's message answers; by default the last call."""
     name: _CallId = ""
-    """The function that a tool's message is the result of, where the data say it."""
+    """The function whose result a tool's message is, if the data names it."""
     learned: StrictBool | None = None
-    """Whether it is learned from; where nothing is said, an assistant's message is."""
+    """Whether the message is learned from; by default, only an assistant's message is."""
 
     @model_validator(mode="after")
     def only_replies_are_learned(self) -> Self:
-        """The model writes the assistant's messages, and no others."""
+        """Require that only an assistant's message is learned from: the model writes no others."""
         if self.learned and self.role != "assistant":
             raise ValueError(f"learned: only an assistant's message can be learned from, not one of {self.role!r}")
         return self
 
     @model_validator(mode="after")
     def calls_and_answers_have_their_roles(self) -> Self:
-        """The assistant thinks and calls, and a tool answers."""
+        """Require that only the assistant thinks and calls, and that only a tool answers."""
         if self.role != "assistant" and (self.reasoning or self.tool_calls):
             given = "tool_calls" if self.tool_calls else "reasoning"
             raise ValueError(f"{given}: only an assistant's message has any, not one of {self.role!r}")
@@ -72,7 +72,7 @@ class Message(WireModel):
 
     @model_validator(mode="after")
     def images_have_their_marks(self) -> Self:
-        """The content has a mark for each image, in their order, and the assistant shows none."""
+        """Require a mark in the content for each image, in order, and no images from other roles than user and tool."""
         if self.images and self.role not in ("user", "tool"):
             raise ValueError(f"images: a user or a tool shows them, not {self.role!r}")
         place = 0
@@ -87,12 +87,12 @@ class Message(WireModel):
 
     @property
     def teaches(self) -> bool:
-        """Return whether it is learned from."""
+        """Return whether the message is learned from."""
         return self.role == "assistant" if self.learned is None else self.learned
 
     @property
     def text(self) -> str:
-        """Return all that it says as one text, for what counts and compares: thoughts, content, and calls as JSON."""
+        """Return thoughts, content and calls (as JSON) as one text, for code that counts or compares."""
         calls = [
             json.dumps({"name": one.name, "arguments": one.arguments}, ensure_ascii=False) for one in self.tool_calls
         ]
@@ -101,7 +101,7 @@ class Message(WireModel):
 
 
 class ConversationTask(WireModel):
-    """The task that a conversation is about, where it is one of an environment's."""
+    """The task that a conversation is about, if it is a task of an environment."""
 
     env: EnvironmentName
     split: Split = "train"
@@ -109,26 +109,26 @@ class ConversationTask(WireModel):
 
 
 class Conversation(WireModel):
-    """Messages in order, some of which are learned from, and what is known of their worth."""
+    """Messages in order, some of which are learned from, and what is known about the outcome."""
 
     messages: Annotated[tuple[Message, ...], Field(min_length=2, max_length=MAX_MESSAGES)]
     tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_CALLS, exclude_if=is_absent)] = ()
     """The functions that may be called, which the model's chat template declares."""
     task: ConversationTask | None = None
     success: StrictBool | None = None
-    """Whether the task was solved; None where nobody knows."""
+    """Whether the task was solved; None if unknown."""
     reward: Finite | None = None
     id: Annotated[str, Field(max_length=1024, exclude_if=lambda value: not value)] = ""
-    """What it is called in the set that it comes from; "" where it has no name."""
+    """The conversation's name in the set that it comes from; "" if it has none."""
     labels: Annotated[tuple[Label, ...], Field(max_length=16, exclude_if=is_absent)] = ()
-    """What a mixture tells apart: `negative`, and `failed` or `explored` where an episode came to nothing or was not
-    the path that a search selected."""
+    """Labels by which a mixture distinguishes conversations: `negative`; `failed` for an episode that did not solve its
+    task; `explored` for one that is not the path that a search selected."""
     source: Annotated[str, Field(max_length=2048)] = ""
-    """Where it comes from, such as a file and the number of a line: for messages to people."""
+    """Where the conversation comes from, such as a file and a line number, for messages to people."""
 
     @model_validator(mode="after")
     def something_is_learned(self) -> Self:
-        """An assistant's message is a reply to another, and at least one of them is learned from."""
+        """Require that an assistant's message replies to another, and that at least one message is learned from."""
         if self.messages[0].role == "assistant":
             raise ValueError("the first message is the assistant's: there is nothing that it replies to")
         if not any(message.teaches for message in self.messages):
@@ -137,7 +137,7 @@ class Conversation(WireModel):
 
     @model_validator(mode="after")
     def tools_are_told_apart(self) -> Self:
-        """Two functions of one name could not be told apart."""
+        """Require that all functions have different names."""
         names = [tool.name for tool in self.tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"tools: two are called {', '.join(twice)}")
@@ -150,7 +150,7 @@ def _form(given: object) -> str:
 
 
 Record: TypeAlias = ScoredTrajectory | Conversation
-"""What there is to learn from."""
+"""A record to learn from."""
 
 RECORDS: Final[TypeAdapter[Record]] = TypeAdapter(
     Annotated[
@@ -158,4 +158,4 @@ RECORDS: Final[TypeAdapter[Record]] = TypeAdapter(
         Discriminator(_form),
     ]
 )
-"""Reads a line of a file: a conversation has `messages`, anything else is taken for an episode."""
+"""Reads a line of a file: a record with `messages` is a conversation, any other is read as an episode."""

@@ -1,4 +1,4 @@
-"""What files of data hold: episodes, conversations, pairs of replies of which one is preferred, and tasks alone."""
+"""The records of data files: episodes, conversations, pairs of replies of which one is preferred, and bare tasks."""
 
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
@@ -9,7 +9,7 @@ from gymfleet_contracts.conversation import MAX_MESSAGES, Conversation, Conversa
 from gymfleet_contracts.trajectory import ScoredTrajectory
 
 Form = Literal["episodes", "conversations", "preferences", "rows"]
-"""The forms of records, by the name of a file of them."""
+"""The forms of records, each named like a file of such records."""
 
 _Messages = Annotated[tuple[Message, ...], Field(min_length=1, max_length=MAX_MESSAGES)]
 _Name = Annotated[str, Field(max_length=1024)]
@@ -17,18 +17,18 @@ _Source = Annotated[str, Field(max_length=2048)]
 
 
 class Preference(WireModel):
-    """Two ways to go on from the same messages, one of which is preferred: a record of DPO and of reward models."""
+    """Two continuations of the same messages, one of which is preferred: a record for DPO and for reward models."""
 
     prompt: _Messages
     chosen: _Messages
     rejected: _Messages
     task: ConversationTask | None = None
     source: _Source = ""
-    """As a conversation's."""
+    """See `Conversation.source`."""
 
     @model_validator(mode="after")
     def replies_differ(self) -> Self:
-        """Both replies begin with the assistant, and are not the same."""
+        """Require that both replies begin with an assistant's message, and that they differ."""
         for name, reply in (("chosen", self.chosen), ("rejected", self.rejected)):
             if reply[0].role != "assistant":
                 raise ValueError(f"{name}: its first message is of {reply[0].role!r}; a reply is the assistant's")
@@ -38,7 +38,7 @@ class Preference(WireModel):
 
 
 class RewardRule(WireModel):
-    """How a reply to a task is scored, as verl's rows have it."""
+    """How a reply to a task is scored, as in verl's rows."""
 
     style: Annotated[str, Field(max_length=64)] = "rule"
     ground_truth: JsonValue = None
@@ -49,24 +49,24 @@ class TaskRow(WireModel):
 
     prompt: Annotated[tuple[Message, ...], Field(max_length=MAX_MESSAGES)] = ()
     data_source: _Name = ""
-    """What selects the scorer."""
+    """The name that selects the scorer."""
     ability: Annotated[_Name, Field(exclude_if=lambda value: not value)] = ""
     reward_model: Annotated[RewardRule | None, Field(exclude_if=is_absent)] = None
     extra_info: Annotated[dict[str, JsonValue], Field(exclude_if=lambda value: not value)] = Field(default_factory=dict)
     task: ConversationTask | None = None
     source: _Source = ""
-    """As a conversation's."""
+    """See `Conversation.source`."""
 
     @model_validator(mode="after")
     def something_is_asked(self) -> Self:
-        """A row has a prompt, or says which task of an environment it is."""
+        """Require a prompt, or a task of an environment."""
         if not self.prompt and self.task is None:
             raise ValueError("neither prompt nor task: a row says what is to be done")
         return self
 
 
 DataRecord: TypeAlias = ScoredTrajectory | Conversation | Preference | TaskRow
-"""What a file of data holds."""
+"""A record of a data file."""
 
 
 def form_of(record: DataRecord) -> Form:
@@ -96,4 +96,4 @@ DATA_RECORDS: Final[TypeAdapter[DataRecord]] = TypeAdapter(
         Discriminator(_tag),
     ]
 )
-"""Reads a record of a file: `messages`, `chosen` or `trajectory` say which form it has, and a row has none of them."""
+"""Reads a record of a file. `messages`, `chosen` or `rejected`, or `trajectory` determines its form; a row has none of them."""

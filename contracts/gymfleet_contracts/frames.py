@@ -1,13 +1,13 @@
 """Frames of `WS /v1/stream`: msgpack maps, matched by `id`, answered out of order.
 
-A request is `{"id": int, "op": str, "session_id": str?, "body": map?, "trace": str?}`; its
-answer is `{"id": int, "ok": map, "state": str?}` or `{"id": int, "problem": map}` (a `Problem`). `trace` is
-a W3C `traceparent`. Between gateways and env servers, requests and answers may also hold `replies`. A message
-holds one frame, or an array of frames: whoever has several to send at the same moment saves a message each, and
-both sides must read both forms.
+A request is `{"id": int, "op": str, "session_id": str?, "body": map?, "trace": str?}`; its answer is
+`{"id": int, "ok": map, "state": str?}` or `{"id": int, "problem": map}` (a `Problem`). `trace` is a W3C `traceparent`.
+Between gateways and env servers, requests and answers may also hold `replies`. A message holds one frame or an array of
+frames; with an array, a sender of several frames at the same moment needs only one message. Both sides must read both
+forms.
 
 `RequestFrame` and `ReplyFrame` hold decoded bodies. Services and SDK use `RawRequest` and `RawReply`: the same frames
-with their bodies left encoded, so that a frame is forwarded without a look into its body.
+with their bodies left encoded, so that a frame is forwarded without decoding its body.
 """
 
 from collections import deque
@@ -18,13 +18,13 @@ import msgspec
 
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 FINISHED: Final = 4001
-"""The close code of a server on its way out: it answered every call that it took up, and did none of the others."""
+"""The close code of a server that is shutting down: it answered every call that it accepted, and executed no others."""
 
 MAX_UNREADABLE: Final = 16
-"""Frames in a row that are no request: so many are answered, then the socket is closed with `NO_REQUESTS`."""
+"""This many consecutive frames that are not requests are answered; then the socket is closed with `NO_REQUESTS`."""
 NO_REQUESTS: Final = (1008, "these are no requests")
 MAX_FRAMES: Final = 0xFFFF
-"""Of one message."""
+"""Maximum number of frames in one message."""
 NO_BODY: Final = msgspec.Raw(msgspec.msgpack.encode({}))
 _ABSENT: Final = msgspec.Raw()
 _NO_PROBLEM: Final = (_ABSENT, msgspec.Raw(msgspec.msgpack.encode(None)))
@@ -55,7 +55,8 @@ class RequestFrame(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     body: dict[str, Any] = {}
     trace: str = ""
     replies: bytes = b""
-    """With `open` and `step` of a replay: the recorded `ReplyFrame.replies`, which are repeated instead of asking."""
+    """In `open` and `step` of a replay: the recorded `ReplyFrame.replies`, which are repeated instead of asking
+    models."""
 
 
 class ReplyFrame(msgspec.Struct, omit_defaults=True):
@@ -65,11 +66,11 @@ class ReplyFrame(msgspec.Struct, omit_defaults=True):
     ok: Any = None
     problem: dict[str, Any] | None = None
     state: str = ""
-    """A digest of the state behind the answer to `open` and `step`. Env servers tell it to gateways, which compare it
-    after a replay; a gateway tells it to nobody, because an agent could learn from it what it must not see."""
+    """A digest of the state behind the answer to `open` and `step`. Env servers send it to gateways, which compare it
+    after a replay. A gateway passes it on to nobody, because it could reveal to an agent what it must not see."""
     replies: bytes = b""
-    """What models replied to the environment during `open` or `step`, in a session that was opened with
-    `record_replies`; only the env server can read it. It is for journals, as `state` is, and for nobody else."""
+    """The replies of models to the environment during `open` or `step`, in a session that was opened with
+    `record_replies`; only the env server can read them. Like `state`, they are for journals only."""
 
 
 class RawRequest(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -121,7 +122,7 @@ def split_frames(data: bytes) -> list[msgspec.Raw] | tuple[bytes]:
 
 
 def join_frames(outbox: deque[bytes]) -> tuple[int, bytes]:
-    """Take frames from the head of `outbox`; return their bytes, and a message of them.
+    """Take frames from the head of `outbox`; return their total size in bytes, and a message of them.
 
     One frame is sent as it is, several as an array.
     """

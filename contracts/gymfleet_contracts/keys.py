@@ -1,7 +1,7 @@
-"""API keys: `gf_<id>_<secret>`. Whoever checks one stores the SHA-256 of the whole key alone.
+"""API keys: `gf_<id>_<secret>`. Whoever checks a key stores only the SHA-256 of the whole key.
 
-The secret is 256 random bits: nobody can go through them, so a slow password hash
-would protect nothing that SHA-256 does not, and would cost every request.
+The secret is 256 random bits, too many to try out. A slow password hash would therefore protect nothing that SHA-256
+does not, and would cost time at every request.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ class Scope(StrEnum):
 
 
 def new_key(key_id: str) -> str:
-    """A fresh key. ValueError for an id that no key can have."""
+    """Return a fresh key. Raises ValueError for an id that no key can have."""
     if re.fullmatch(KEY_ID_PATTERN, key_id) is None:
         raise ValueError(f"a key's id is 1 to 32 of a-z, 0-9 and -, and begins with no -; not {key_id[:64]!r}")
     return f"gf_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
 def key_id(key: str) -> str | None:
-    """The id in a key; None for what is no key."""
+    """Return the id in a key; None for a text that is not a key."""
     found = _KEY.fullmatch(key)
     return found[1] if found else None
 
 
 def key_digest(key: str) -> str:
-    """The SHA-256, in hex, that stands for the key."""
+    """Return the SHA-256, in hex, that stands for the key."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What a number may be written as."""
+"""The forms in which a number may be written."""
 
 from typing import Annotated, Any, Final
 
@@ -8,14 +8,14 @@ _OTHERS: Final = frozenset({str, bytes, bool})
 
 
 def _number(value: Any) -> Any:
-    """Pydantic would read "1" and true as 1, which the published schema does not allow."""
+    """Refuse texts and booleans: pydantic would read "1" and true as 1, which the published schema does not allow."""
     if isinstance(value, str | bytes | bool):
         raise ValueError("must be a number")
     return value
 
 
 NUMBER: Final = BeforeValidator(_number)
-"""Stands behind the bounds: in front of them it would hide them from the schema."""
+"""To be put after a field's bounds: before them it would hide them from the schema."""
 
 
 def _numbers(values: Any) -> Any:
@@ -26,7 +26,7 @@ def _numbers(values: Any) -> Any:
 
 
 NUMBERS: Final = BeforeValidator(_numbers)
-"""Does for all items of a sequence what `NUMBER` does for one value, a quarter as expensive: for long sequences."""
+"""Does for all items of a sequence what `NUMBER` does for one value, at a quarter of the cost; for long sequences."""
 
 Integer = Annotated[int, NUMBER]
-"""Also `1.0`, which JSON does not tell from `1`."""
+"""Accepts `1.0` too, which JSON does not distinguish from `1`."""

@@ -1,4 +1,4 @@
-"""What an environment shows: text, or text and images. Images are named by the hash of their content."""
+"""Observations of environments: text, or text and images. Images are named by the hash of their content."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ class TextPart(WireModel):
 
 
 class ImagePart(WireModel):
-    """An image; the session has its content, at `GET /v1/sessions/{id}/images/{sha256}`, until its next step."""
+    """An image; the session serves its content at `GET /v1/sessions/{id}/images/{sha256}` until its next step."""
 
     type: Literal["image"] = "image"
     sha256: Sha256
@@ -34,18 +34,18 @@ class ImagePart(WireModel):
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 Parts = Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, exclude_if=is_absent)]
-"""What is shown, where that is more than text. The text beside it says the same for those who only read text, with
-`image_mark` in the place of each image."""
+"""The observation in full, if it is more than text. The accompanying text says the same to readers of text alone, with
+`image_mark` in place of each image."""
 
 
 class AskForImage(WireModel):
-    """Which image of the session's last observation."""
+    """A request for an image of the session's last observation."""
 
     sha256: Sha256
 
 
 class ImageContent(WireModel):
-    """An image, on the stream. Over REST the answer is the content itself, with its media type."""
+    """An image, as sent on the stream. Over REST the answer is the content itself, with its media type."""
 
     media_type: ImageType
     content: bytes
@@ -58,7 +58,7 @@ _SIGNATURES: Final[Mapping[ImageType, bytes]] = {
 
 
 def media_type_of(content: bytes) -> ImageType:
-    """Return the media type that an image's first bytes say. Raises TypeError and ValueError for another thing."""
+    """Return the media type that an image's first bytes indicate. Raises TypeError and ValueError for anything else."""
     if not isinstance(content, bytes):
         raise TypeError(f"the content of an image must be bytes, got {type(content).__name__}")
     if len(content) > MAX_IMAGE_BYTES:
@@ -72,12 +72,12 @@ def media_type_of(content: bytes) -> ImageType:
 
 
 def image_mark(sha256: str) -> str:
-    """Return what stands for an image in a text: different images have different marks."""
+    """Return the mark that stands for an image in a text; different images have different marks."""
     return f"[image {sha256[:16]}]"
 
 
 class ImageFile(WireModel):
-    """An image itself, where it is kept: beside a message or an episode. In the text a mark stands in its place."""
+    """An image that is kept with a message or an episode. In the text, a mark stands in its place."""
 
     media_type: ImageType
     content: Annotated[str, Field(max_length=MAX_IMAGE_BYTES * 4 // 3 + 4)]
@@ -85,7 +85,7 @@ class ImageFile(WireModel):
 
     @model_validator(mode="after")
     def is_an_image(self) -> Self:
-        """The content is what `media_type` says, and not too large."""
+        """Require that the content is an image of `media_type`, and not too large."""
         found = media_type_of(self.data)
         if found != self.media_type:
             raise ValueError(f"media_type: it is {self.media_type}, and the content begins as {found}")
@@ -103,5 +103,5 @@ class ImageFile(WireModel):
 
     @cached_property
     def mark(self) -> str:
-        """What stands for it in the text."""
+        """The mark that stands for the image in the text."""
         return image_mark(self.sha256)

@@ -1,4 +1,4 @@
-"""How far the log-probabilities of engine and trainer may be apart, by the dtypes in which they compute."""
+"""How much the log-probabilities of engine and trainer may differ, by the dtypes in which they compute."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,13 +9,14 @@ class ParityLimits:
     """Mean absolute differences in log-probability, in nats."""
 
     dtype: str
-    """The dtype that they are for."""
+    """The dtype to which the limits apply."""
     least: float
-    """The smallest tolerance that makes sense: below it sound engines are refused."""
+    """The smallest tolerance that makes sense: a smaller one would refuse sound engines."""
     floor: float
-    """The smallest tolerance that "auto" comes to."""
+    """The smallest tolerance that "auto" can choose."""
     ceiling: float
-    """The largest, and what holds before the first batch. Wrong weights are farther off: a stale head by 0.5."""
+    """The largest tolerance that "auto" can choose, and the one before the first batch. Wrong weights differ by more: a
+    stale head by 0.5."""
 
 
 _LIMITS: Final = (

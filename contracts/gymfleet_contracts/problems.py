@@ -46,7 +46,8 @@ POLICY_UPDATE_FAILED: Final = "/problems/policy-update-failed"
 QUEUE_FULL: Final = "/problems/queue-full"
 
 IN_WORK: Final = "in_work"
-"""A member of `session-lost`: true when process or engine died at work on this very call, and perhaps of it."""
+"""A member of `session-lost`: true if the process or engine died while it worked on this very call, perhaps because of
+it."""
 
 
 class Problem(BaseModel):

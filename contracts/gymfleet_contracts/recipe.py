@@ -41,14 +41,15 @@ from gymfleet_contracts.trajectory import AGENT
 
 _EVALUATOR: Final = "rollout.evaluator"
 MIN_TRAIN_TEMPERATURE: Final = 0.01
-"""vLLM raises any lower temperature but 0 to this one."""
+"""vLLM raises any lower temperature except 0 to this one."""
 
 MODEL_INIT: Final = "model-init"
 """Where the model from scratch is built, inside the run directory."""
 LATEST_REWARD_MODELS: Final = "reward-models"
-"""Inside the run directory: by the name of each stage that trains a reward model, a link to the last that it left."""
+"""Directory inside the run directory. Under the name of each stage that trains a reward model, it has a link to the
+last one that the stage left."""
 MODEL_BUILT: Final = "build.json"
-"""Written last of its files: its presence says that the model beside it is complete."""
+"""The last file that is written of a model: its presence shows that the model next to it is complete."""
 
 
 DocumentT = TypeVar("DocumentT", bound=WireModel)
@@ -86,12 +87,12 @@ class Recipe(WireModel):
 
     @property
     def parity_limits(self) -> ParityLimits:
-        """What may be tolerated between this engine and this trainer."""
+        """The limits on the tolerance between this engine and this trainer."""
         return parity_limits(self.inference.dtype, self.trainer_dtype)
 
     @model_validator(mode="after")
     def tolerance_suits_the_dtypes(self) -> Self:
-        """Refuse a tolerance that no engine of such a dtype could keep to."""
+        """Refuse a tolerance that no engine could meet with these dtypes."""
         given, limits = self.publish.parity_tolerance, self.parity_limits
         if given != "auto" and given < limits.least:
             coarse = "inference.dtype" if self.inference.dtype == limits.dtype else "trainer_dtype"
@@ -103,7 +104,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def versions_can_be_sent(self) -> Self:
-        """Adapters are files."""
+        """Refuse `broadcast` for adapters, which are files."""
         if self.publish.transfer == "broadcast" and self.model.lora is not None:
             raise ValueError(
                 'publish.transfer = "broadcast" sends whole weights, and [model.lora] publishes adapters, which are '
@@ -113,7 +114,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def gpus_are_shared(self) -> Self:
-        """With `cuda_ipc` the trainer is one process, on the GPU of the engines."""
+        """Require for `cuda_ipc` that the trainer is one process, on the GPU of the engines."""
         if self.publish.transfer != "cuda_ipc" or self.model.lora is not None:
             return self
         fault = ""
@@ -132,7 +133,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def images_can_be_seen(self) -> Self:
-        """What sees images is there, and computed by one worker."""
+        """Require for images that are seen a model that can see them, and one worker to learn from them."""
         if self.rollout.images == "seen" and self.model.scratch is not None:
             raise ValueError('rollout.images = "seen", and a model from scratch reads text alone: give model.path')
         if self.rollout.images == "seen" and self.trainer.workers > 1:
@@ -143,7 +144,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def gpus_are_enough(self) -> Self:
-        """Each worker and each engine has a GPU, where GPUs are named."""
+        """Require a GPU for each worker and each engine, where GPUs are named."""
         trainer, engines = self.placement.trainer, self.placement.engines
         if trainer is not None and self.trainer_device == "cpu":
             raise ValueError('placement.trainer names GPUs, and trainer_device is "cpu": leave one of them out')
@@ -166,7 +167,10 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def environments_are_told_apart(self) -> Self:
-        """Figures are kept by title; an environment has one server, however many tables name it."""
+        """Require different titles, and the same tasks and options in all tables of an environment.
+
+        Figures are kept by title; an environment has one server, however many tables name it.
+        """
         titles = [env.title for env in self.environments]
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f'environments: two are called {", ".join(twice)}: give each a label, as label = "..."')
@@ -178,7 +182,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def episodes_fit(self) -> Self:
-        """An episode must fit the engine's context."""
+        """Require that an episode fits the engine's context."""
         room = self.inference.max_model_len
         for env in self.environments:
             if (wanted := self.limits_of(env).max_context_tokens) > room:
@@ -190,7 +194,7 @@ class Recipe(WireModel):
 
     @model_validator(mode="after")
     def stages_are_a_plan(self) -> Self:
-        """Names of stages are told apart."""
+        """Require that the stages have different names."""
         self.plan()
         return self
 
@@ -199,7 +203,7 @@ class Recipe(WireModel):
         return planned(self.stages)
 
     def limits_of(self, env: EnvironmentSection, step: int | None = None) -> EpisodeLimits:
-        """Return the limits of an environment's episodes, at a training step or else at the end of its schedule."""
+        """Return the limits of an environment's episodes at a training step; with None at the end of its schedule."""
         changes = env.limits.model_dump(exclude_none=True)
         if (turns := env.changed(step).max_turns) is not None:
             changes["max_turns"] = turns
@@ -210,7 +214,7 @@ class Recipe(WireModel):
         return env.format or self.rollout.format
 
     def actions_of(self, env: EnvironmentSection) -> ActionSpace:
-        """Return what is shown of an environment's actions."""
+        """Return how an environment's actions are shown."""
         return env.actions or self.rollout.actions
 
     def formats(self) -> dict[str, FormatSection]:
@@ -219,7 +223,7 @@ class Recipe(WireModel):
         return {"rollout.format": self.rollout.format, **own}
 
     def rewards(self) -> dict[str, RewardSection]:
-        """Return the rewards of the run, by the place of their table. Raises `RecipeError` for what is none."""
+        """Return the rewards of the run, by the place of their table. Raises `RecipeError` for an invalid one."""
         evaluator = self.rollout.evaluator
         of_stages = {f"{stage.table}.reward": own for stage in self.plan() if (own := stage_reward(stage)) is not None}
         return {**self._shared_rewards(), **({} if evaluator is None else {_EVALUATOR: evaluator}), **of_stages}
@@ -230,7 +234,7 @@ class Recipe(WireModel):
         return {"reward": self.reward, **own}
 
     def strategies(self) -> dict[str, StrategySection]:
-        """Return the strategies of the run, by the place of their table. Raises `RecipeError` for what names none."""
+        """Return the strategies of the run, by the place of their table. Raises `RecipeError` for an invalid one."""
         own = {}
         for stage in self.plan():
             if "strategy" in stage.options:
@@ -242,7 +246,7 @@ class Recipe(WireModel):
         return {"rollout.strategy": self.rollout.strategy, **own}
 
     def suits(self, stage: PlannedStage, algorithm: str, group_size: int, facts: AlgorithmFacts) -> None:
-        """Raise `RecipeError` for what the algorithm of a stage cannot learn from."""
+        """Raise `RecipeError` if a stage's algorithm cannot learn with its group size, temperature or rewards."""
         if group_size < facts.min_group_size:
             raise RecipeError(
                 f"{stage.table}.group_size must be at least {facts.min_group_size} for {algorithm}: a group of "
@@ -281,7 +285,7 @@ class Recipe(WireModel):
             )
 
     def values_for(self, stage: PlannedStage, algorithm: str, facts: AlgorithmFacts, strategy: StrategyFacts) -> None:
-        """Raise `RecipeError` for an algorithm that learns from values of states, and a strategy that says none."""
+        """Raise `RecipeError` if the algorithm learns from values of states and the strategy provides none."""
         if facts.values and not strategy.values:
             raise RecipeError(
                 f"{stage.table}.algorithm: {algorithm} learns from values of states, and "
@@ -289,7 +293,7 @@ class Recipe(WireModel):
             )
 
     def evaluates_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:
-        """Raise `RecipeError` if a strategy has nodes valued, and nothing says how."""
+        """Raise `RecipeError` if a strategy has nodes valued and the recipe does not say how."""
         if facts.evaluates and self.rollout.evaluator is None:
             raise RecipeError(
                 f"{table}: {strategy} has nodes valued by the reward service: say how in [{_EVALUATOR}], a table like "
@@ -297,7 +301,7 @@ class Recipe(WireModel):
             )
 
     def measures_by(self, facts: StrategyFacts, table: str, strategy: str) -> None:
-        """Raise `RecipeError` if a measurement would be of a strategy that does not ask the policy."""
+        """Raise `RecipeError` if a measurement uses a strategy that does not ask the policy."""
         if facts.expert:
             raise RecipeError(
                 f"{table}: {strategy} writes the replies or has the expert write them, and a measurement is of the "
@@ -305,7 +309,7 @@ class Recipe(WireModel):
             )
 
     def rejects_for(self, facts: StrategyFacts, table: str, strategy: str) -> None:
-        """Raise `RecipeError` if what was rejected is asked of a strategy that tries nothing else than it hands in."""
+        """Raise `RecipeError` if rejected episodes are requested from a strategy that exports all that it tries."""
         if facts.by_sample:
             raise RecipeError(
                 f"{table}.rejected: {strategy} plays each episode by itself and rejects none: leave it out, or give "
@@ -314,15 +318,17 @@ class Recipe(WireModel):
 
     @property
     def evaluator_spec(self) -> EvaluatorSpec | None:
-        """How nodes are valued, as it stands on the wire."""
+        """How nodes are valued, in the form for the wire."""
         given = self.rollout.evaluator
         if given is None:
             return None
         return EvaluatorSpec.model_validate({**given.terms(), "gamma": 1.0 if given.gamma is None else given.gamma})
 
     def reward_spec(self, env: EnvironmentSection, gamma: float, own: RewardSection | None = None) -> RewardSpec:
-        """Return the reward as it stands on the wire: that of a stage, if it has one of its own, or else the
-        environment's or the recipe's. Its discount is the algorithm's `gamma` unless one is given.
+        """Return the reward in the form for the wire.
+
+        It is the stage's, if that has one of its own, or else the environment's or the recipe's. Its discount is the
+        algorithm's `gamma` unless one is given.
         """
         reward = own or env.reward or self.reward
         given = {**reward.terms(), "gamma": gamma if reward.gamma is None else reward.gamma}
@@ -335,7 +341,7 @@ def strategy_section(given: Any) -> StrategySection:
 
 
 def stage_reward(stage: PlannedStage) -> RewardSection | None:
-    """Return the reward of a stage's own. Raises `RecipeError` for what is none, which names the place."""
+    """Return a stage's own reward. Raises `RecipeError`, which names the place, for an invalid one."""
     if (given := stage.options.get("reward")) is None:
         return None
     try:
@@ -345,20 +351,21 @@ def stage_reward(stage: PlannedStage) -> RewardSection | None:
 
 
 def initial_model(recipe: Recipe, run_dir: Path) -> str:
-    """What a run of `recipe` begins with: a directory or a hub id. Whether a model from scratch is built, is not asked.
+    """Return the model that a run of `recipe` begins with: a directory or a hub id.
 
-    A relative path means what it means to the process that asks.
+    It does not check whether a model from scratch has been built. A relative path is relative to the working directory
+    of the calling process.
     """
     return recipe.model.path or str((run_dir / MODEL_INIT).resolve())
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read a TOML recipe. RecipeError names the file, the key and what is wrong with it."""
+    """Read a TOML recipe. Raises `RecipeError`, which names the file, the key and what is wrong with it."""
     return load_document(path, Recipe, "recipe")
 
 
 def load_document(path: Path, kind: type[DocumentT], called: str) -> DocumentT:
-    """Read a TOML file as a recipe, or as another document of its kind. Raises `RecipeError`, as `load_recipe`."""
+    """Read a TOML file as a recipe, or as another document of its kind. Raises `RecipeError` like `load_recipe`."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

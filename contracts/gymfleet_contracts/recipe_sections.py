@@ -1,4 +1,4 @@
-"""The tables of a recipe, and what plug-ins ask of them."""
+"""The tables of a recipe, and what plug-ins require of them."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -35,10 +35,10 @@ ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")]
 
 
 class ScheduledChange(WireModel):
-    """What is different from a training step on."""
+    """A change that holds from a training step on."""
 
     step: Annotated[int, Field(ge=2)]
-    """The first step for which it holds, counted within each stage that reinforces."""
+    """The first step for which the change holds, counted within each stage that reinforces."""
     level: str | None = None
     """Difficulty from then on."""
     max_turns: PositiveInt | None = None
@@ -46,33 +46,33 @@ class ScheduledChange(WireModel):
 
 
 class LimitChanges(WireModel):
-    """Limits of one environment's episodes; what is left out is as `[rollout.limits]` has it."""
+    """Limits of one environment's episodes; a limit that is left out is as in `[rollout.limits]`."""
 
     max_turns: PositiveInt | None = None
     """Turns of an episode."""
     max_response_tokens: PositiveInt | None = None
     """Tokens of one reply."""
     max_context_tokens: PositiveInt | None = None
-    """Prompt and replies of the whole episode, or of each of its sequences."""
+    """Tokens of prompt and replies in the whole episode, or in each of its sequences."""
     step_timeout_s: PositiveFloat | None = None
-    """For one step of the environment."""
+    """Time for one step of the environment."""
     episode_timeout_s: PositiveFloat | None = None
-    """For the whole episode."""
+    """Time for the whole episode."""
 
 
 class EnvironmentSection(WireModel):
-    """Which tasks. With several of these tables, training tasks are mixed by their weights."""
+    """The tasks of an environment. With several of these tables, training tasks are mixed by their weights."""
 
     name: EnvironmentName
     """The environment, as the gateway lists it."""
     label: StageName | None = None
-    """What its figures are called; without it `name`. Two tables of one environment need labels."""
+    """The name of its figures; by default `name`. Two tables of one environment need labels."""
     weight: PositiveFloat = 1.0
     """Share of the training groups and of the demonstrations, relative to the other tables'."""
     level: str | None = None
-    """Difficulty; without it the environment's default."""
+    """Difficulty; by default the environment's default."""
     tasks: Literal["generated", "benchmark"] = "generated"
-    """`"benchmark"`: those of the upstream files that `gymfleet data import` keeps."""
+    """`"benchmark"`: the tasks of the upstream files that `gymfleet data import` keeps."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """The environment's own settings, as its README names them: `options = { show_actions = true }`."""
     train_split: Split = "train"
@@ -88,19 +88,19 @@ class EnvironmentSection(WireModel):
     @field_validator("format", mode="before")
     @classmethod
     def format_by_name(cls, given: Any) -> Any:
-        """Take `format = "dbbench"` for a table with `use` alone."""
+        """Accept `format = "dbbench"` as a table with `use` alone."""
         return {"use": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def held_out(self) -> Self:
-        """Never measure on what was trained."""
+        """Require that measurements never use the split that is trained on."""
         if self.train_split == self.eval_split:
             raise ValueError("eval_split must differ from train_split")
         return self
 
     @model_validator(mode="after")
     def schedule_ascends(self) -> Self:
-        """Each change comes after the one before it, and changes something."""
+        """Require that each change comes after the one before it, and changes something."""
         steps = [change.step for change in self.schedule]
         if steps != sorted(set(steps)):
             raise ValueError(f"the steps of schedule must ascend: {', '.join(map(str, steps))}")
@@ -110,11 +110,11 @@ class EnvironmentSection(WireModel):
 
     @property
     def title(self) -> str:
-        """What its figures are called."""
+        """The name of its figures."""
         return self.label or self.name
 
     def changed(self, step: int | None) -> ScheduledChange:
-        """What the schedule has come to by a training step; with None by its end, which is what is measured."""
+        """Return the schedule's values at a training step; with None those at its end, which are what is measured."""
         level, max_turns = self.level, self.limits.max_turns
         for change in self.schedule:
             if step is None or change.step <= step:
@@ -144,7 +144,7 @@ class ScratchModel(WireModel):
     corpus_episodes: PositiveInt = 200
     """Expert episodes whose texts the tokenizer is trained on."""
     chat_template: Literal["chatml", "tools"] = "chatml"
-    """`"chatml"`: messages and nothing else. `"tools"`: it also declares functions, has calls of them and thoughts
+    """`"chatml"`: messages and nothing else. `"tools"`: also declarations of functions, calls of them and thoughts
     before replies, for `rollout.format = { use = "tool_call", style = "template" }`."""
 
 
@@ -152,17 +152,18 @@ class LoraSection(WireModel):
     """Low-rank adapters, which are trained and published instead of the model's weights."""
 
     rank: Annotated[int, Field(ge=1, le=512)] = 16
-    """Width of an adapter: beside each matrix of m by n weights, m + n times so many are trained."""
+    """Width of an adapter: for each matrix of m by n weights, (m + n) times this many weights are trained."""
     alpha: PositiveFloat = 32.0
-    """What an adapter adds is multiplied by `alpha / rank`."""
+    """An adapter's output is multiplied by `alpha / rank`."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of an adapter's inputs that an update leaves out, at random."""
     target_modules: Literal["all-linear"] | Annotated[tuple[ModuleName, ...], Field(min_length=1)] = "all-linear"
-    """The decoder's linear layers that get adapters, by the ends of their names, as `["q_proj", "v_proj"]`; or all."""
+    """The decoder's linear layers that get adapters, by the ends of their names, such as `["q_proj", "v_proj"]`; or
+    all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision in which adapters are held and updated. They are published in that of the engine."""
+    """Precision in which adapters are held and updated. They are published in the engine's precision."""
     max_loras: Annotated[int, Field(ge=2, le=64)] = 2
-    """Adapters that an engine has room for: the live version, and the one that is staged."""
+    """Adapters that an engine has room for: the live version and the staged one."""
 
 
 class ModelSection(WireModel):
@@ -175,14 +176,14 @@ class ModelSection(WireModel):
 
     @model_validator(mode="after")
     def one_source(self) -> Self:
-        """Exactly one of `path` and `scratch`."""
+        """Require exactly one of `path` and `scratch`."""
         if (self.path is None) == (self.scratch is None):
             raise ValueError("give exactly one of model.path and [model.scratch]")
         return self
 
 
 class EngineSizes(WireModel):
-    """What an engine is built with."""
+    """The settings with which an engine is built."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the engine: float32, bfloat16, float16."""
@@ -199,8 +200,9 @@ class EngineSizes(WireModel):
 
 
 class InferenceSection(EngineSizes):
-    """Where the tokens of the policy come from. Keys that are not named here are options of the backend, which checks
-    them.
+    """The source of the policy's tokens.
+
+    Keys that are not named here are options of the backend, which checks them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -217,13 +219,15 @@ class InferenceSection(EngineSizes):
 
     @property
     def sizes(self) -> EngineSizes:
-        """What stands here besides."""
+        """The engine's settings of this table."""
         return EngineSizes.model_validate({name: getattr(self, name) for name in EngineSizes.model_fields})
 
 
 class StrategySection(WireModel):
-    """How the training episodes of a task are played. Keys that are not named here are options of the strategy, which
-    checks them. Demonstrations are the expert's, and measurements are played one by one whatever stands here.
+    """How the training episodes of a task are played.
+
+    Keys that are not named here are options of the strategy, which checks them. Demonstrations are the expert's, and
+    measurements are played one by one, whatever strategy is given here.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -240,29 +244,29 @@ class StrategySection(WireModel):
 
     @property
     def spec(self) -> StrategySpec:
-        """The strategy as it stands on the wire."""
+        """The strategy in the form for the wire."""
         return StrategySpec(use=self.use, options=self.options)
 
 
 class StrategyFacts(WireModel):
-    """What others must know of a strategy."""
+    """What other parts of gymfleet must know about a strategy."""
 
     by_sample: bool = False
-    """Its episodes have nothing to do with each other: each is played, tried again and put out by itself."""
+    """Its episodes are independent: each is played, retried and published by itself."""
     expert: bool = False
-    """The replies are written, by the environment's expert or by the strategy: there is nothing to reinforce."""
+    """The environment's expert or the strategy writes the replies: there is nothing to reinforce."""
     roles: Annotated[tuple[RoleName, ...], Field(max_length=16)] = ()
-    """What it asks the policy as, beside `agent`."""
+    """The roles other than `agent` in which it asks the policy."""
     evaluates: bool = False
     """It has nodes valued by the reward service."""
     games: bool = False
     """It seats the players of games, and plays nothing else."""
     forks: bool = False
-    """It cannot do without forks of sessions: environments that have none are refused before anything is played."""
+    """It needs forks of sessions: environments that have none are refused before anything is played."""
     values: bool = False
-    """Its turns say what the states are worth in which they were played."""
+    """Its turns record the values of the states in which they were played."""
     state_keys: bool = False
-    """It tells states apart by the environment's keys, which cost time at each step."""
+    """It distinguishes states by the environment's keys, which cost time at each step."""
 
 
 class RolloutSection(WireModel):
@@ -273,8 +277,8 @@ class RolloutSection(WireModel):
     template: TemplateOptions = TemplateOptions()
     actions: ActionSpace = ActionSpace()
     images: ImagesAs = "text"
-    """What the policy is shown of images in observations: `"text"`, a mark for each; `"seen"`, the images themselves,
-    for a model that sees them and environments that show some."""
+    """How the policy is shown the images in observations: `"text"`, as a mark for each; `"seen"`, as the images
+    themselves, for a model that sees them and environments that show some."""
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     strategy: StrategySection = StrategySection()
@@ -284,44 +288,44 @@ class RolloutSection(WireModel):
     @field_validator("format", mode="before")
     @classmethod
     def format_by_name(cls, given: Any) -> Any:
-        """Take `format = "dbbench"` for a table with `use` alone."""
+        """Accept `format = "dbbench"` as a table with `use` alone."""
         return {"use": given} if isinstance(given, str) else given
 
 
 class AlgorithmFacts(WireModel):
-    """What an algorithm asks of the rest of a recipe."""
+    """What an algorithm requires of the rest of a recipe."""
 
     min_group_size: PositiveInt = 1
-    """Episodes of a task that it compares at the least."""
+    """Minimum number of episodes of a task that it compares."""
     sums_rewards: bool = False
     """It adds up the rewards of an episode's tokens: their sum must be the episode's reward."""
     state_keys: bool = False
     """It compares turns that were played in the same state: sessions are opened with keys of their states."""
     values: bool = False
-    """It learns from values of states, which the strategy has to say."""
+    """It learns from values of states, which the strategy has to provide."""
 
 
 class PublishSection(WireModel):
     """What a new version must prove before it is sampled from."""
 
     parity_tolerance: PositiveFloat | Literal["auto"] = "auto"
-    """Largest mean absolute difference in log-probability between trainer and engine. `"auto"` follows the coarser
-    dtype of the two, and what the run's first batch shows to be normal."""
+    """Largest mean absolute difference in log-probability between trainer and engine. `"auto"` follows the coarser of
+    their dtypes, and the difference that the run's first batch shows to be normal."""
     probe_prompts: PositiveInt = 16
     """Prompts of the probe."""
     probe_max_tokens: PositiveInt = 16
-    """Tokens sampled for each."""
+    """Tokens sampled for each prompt."""
     transfer: Literal["disk", "shared_memory", "broadcast", "cuda_ipc"] = "disk"
     """How engines get versions: `"disk"`, from the run's directory; `"shared_memory"`, from `/dev/shm`, for rollout
     services on the trainer's machine; `"broadcast"`, over the network, for services that see neither; `"cuda_ipc"`,
-    from the memory of the GPU that engines share with the trainer. Adapters always lie on the disk."""
+    from the memory of the GPU that engines share with the trainer. Adapters are always on disk."""
     bucket_mib: PositiveInt = 512
-    """MiB of weights that are gathered, checked and written as one file; a larger tensor is so by itself. Four are
-    written at a time: with several workers, the first holds as many in main memory."""
+    """MiB of weights that are gathered, checked and written as one file; a larger tensor has a file of its own. Four
+    files are written at a time: with several workers, the first holds that many in main memory."""
 
 
 class CheckpointSection(WireModel):
-    """How often the run can be resumed from."""
+    """How often a checkpoint is written from which the run can be resumed, and how many are kept."""
 
     every_steps: PositiveInt = 1
     """Steps between checkpoints."""
@@ -330,14 +334,14 @@ class CheckpointSection(WireModel):
 
 
 class ScaleSection(WireModel):
-    """How many of what."""
+    """The number of services and processes."""
 
     env_servers: Replicas = 1
     """Servers of each environment."""
     env_shards: Replicas = 1
-    """Worker processes in each of them."""
+    """Worker processes in each env server."""
     gateways: Replicas = 1
-    """Env gateways; locally, rollout services take turns among them, and the trainer uses the first."""
+    """Env gateways. Locally, rollout services are assigned to them in turn, and the trainer uses the first."""
     rollouts: Replicas = 1
     """Rollout services, each with an engine of its own ([ADR
     11](adr/0011-a-rollout-replica-and-its-engine-are-one-unit.md))."""
@@ -346,44 +350,45 @@ class ScaleSection(WireModel):
 
 
 class TrainerSection(WireModel):
-    """How many processes train the policy together, what they survive, and where they keep what they need. Changes no
-    result but by rounding.
+    """How many processes train the policy together, what they survive, and where they keep their data.
+
+    Changes results only by rounding.
     """
 
     workers: PositiveInt = 1
-    """Processes. Each holds a shard of the weights and takes a share of every update; more than one run under Ray
-    Train."""
+    """Number of processes. Each holds a shard of the weights and takes a share of every update; more than one run under
+    Ray Train."""
     max_failures: Annotated[int, Field(ge=0)] = 3
-    """How often the workers are started again after one of them died, before the run stops."""
+    """How often the workers are restarted after one of them has died, before the run stops."""
     collective_timeout_s: PositiveFloat = 600.0
-    """A worker that the others have waited for so long counts as dead."""
+    """A worker that the others have waited for this long counts as dead."""
     gradient_checkpointing: Literal["auto"] | bool = "auto"
-    """Keep only what goes into each layer, and compute the rest anew in the backward pass; `"auto"` does so on a
-    GPU."""
+    """Keep only the inputs of each layer, and recompute the rest in the backward pass; `"auto"` does so on a GPU."""
     compile: bool = False
-    """Compile the model's layers with `torch.compile`: more tokens/s and fewer activations on a GPU, for a minute or so
-    at the first updates. It needs a C++ compiler, and on a GPU Triton."""
+    """Compile the model's layers with `torch.compile`: more tokens/s and fewer activations on a GPU, at the cost of a
+    minute or so at the first updates. It needs a C++ compiler, and on a GPU Triton."""
     cpu_offload: bool = False
     """Keep weights, gradients and moments in main memory and update them there; a GPU gets one layer at a time. Without
     a GPU they are there anyway."""
 
 
 class PlacementSection(WireModel):
-    """Which GPUs of this machine the processes of `gymfleet train` use, by the numbers of `nvidia-smi`. Changes no
-    result.
+    """The GPUs of this machine that the processes of `gymfleet train` use, by the numbers of `nvidia-smi`.
+
+    Changes no result.
     """
 
     trainer: Gpus | None = None
-    """One for each of `trainer.workers`; without it the first that are visible."""
+    """One GPU for each of `trainer.workers`; by default the first that are visible."""
     engines: Gpus | None = None
-    """One for each of `scale.rollouts`; without it those that the trainer leaves or, if `colocated`, those that it
+    """One GPU for each of `scale.rollouts`; by default those that the trainer leaves or, if `colocated`, those that it
     has."""
     colocated: bool = False
     """Trainer and engines share GPUs: an engine sleeps while the policy is updated."""
 
     @model_validator(mode="after")
     def named_once(self) -> Self:
-        """A GPU has one use, or two that take turns."""
+        """Require that a GPU has one use, or two that take turns."""
         for key, named in (("trainer", self.trainer or ()), ("engines", self.engines or ())):
             if key == "engines" and self.colocated:
                 continue  # several engines may share one: they sleep together

@@ -1,7 +1,7 @@
-"""What a reply format is: how an action is asked for, written and read.
+"""The interface of reply formats: how an action is asked for, written and read.
 
-The prompt, the expert's demonstrations and the parser of replies all come from one class, so that they agree. Those
-that come with gymfleet are the modules of `gymfleet_contracts.formats`.
+The prompt, the expert's demonstrations and the parser of replies all come from one class, so that they agree. The
+formats that come with gymfleet are the modules of `gymfleet_contracts.formats`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,52 +21,52 @@ class ModelReply:
     """A model's reply as its chat template understands it, before a format reads it."""
 
     content: str
-    """What it says, without what stands in the other fields."""
+    """The reply's text, without the contents of the other fields."""
     reasoning: str = ""
-    """What it thought first, where the template has a place for that."""
+    """The model's thoughts before the reply, if the template has a place for them."""
     calls: tuple[ToolCall, ...] = ()
     """Calls of the functions that the template declared."""
     clean: bool = True
-    """Whether all of it could be read: its thoughts are ended, its calls are whole, and nothing stands behind them."""
+    """Whether all of it could be read: its thoughts are ended, its calls are whole, and nothing follows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A model's reply, taken apart."""
+    """A model's reply, split into its parts."""
 
     thought: str
     action: str | None
-    """Never blank; None when the reply holds none."""
+    """Never blank; None if the reply holds none."""
     well_formed: bool
     """The reply follows the format to the letter; a sloppy one can still carry an action."""
     complete: bool
-    """The format itself shows where the action ends (a closing fence, the end of a line), so that it stands whole even
-    if the reply was cut off."""
+    """The format itself shows where the action ends (a closing fence, the end of a line), so that the action is whole
+    even if the reply was cut off."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What the reply says besides, by the names that the format's `notes` lists: a plan, a prediction."""
+    """The other parts of the reply, by the names that the format's `notes` lists: a plan, a prediction."""
     call: ToolCall | None = None
-    """The call of one of the environment's tools that the reply is: the environment says which action it spells, and
-    `action` is the call as text."""
+    """The call of one of the environment's tools, if the reply is one: the environment determines the action that it
+    spells, and `action` is the call as text."""
 
     def within(self, reply: ModelReply) -> "ParsedReply":
-        """Return what a text was taken apart to as part of a reply, before which the model may have thought."""
+        """Return these parts, read from the text of `reply`, with the thoughts that preceded that text."""
         if not reply.reasoning and reply.clean:
             return self
         thought = "\n".join(part for part in (reply.reasoning, self.thought) if part)
         return replace(self, thought=thought, well_formed=self.well_formed and reply.clean)
 
     def if_cut(self) -> "ParsedReply":
-        """Return what the reply is worth where it was cut off: nothing that may be half an action."""
+        """Return the parts that are valid if the reply was cut off: no action that may be incomplete."""
         return self if self.complete else replace(self, action=None, well_formed=False)
 
 
 def no_action(thought: str) -> ParsedReply:
-    """Return what a reply without an action is."""
+    """Return the parts of a reply without an action."""
     return ParsedReply(thought=thought, action=None, well_formed=False, complete=False)
 
 
 class FormatOptions(BaseModel):
-    """What a format can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """The options of a format, from the table of a recipe that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,11 +83,11 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     Options: ClassVar[type[Any]] = FormatOptions
     """The model of its options, a subclass of `FormatOptions`."""
     version: ClassVar[int] = 1
-    """Stands in each trajectory. To be raised with every change of what `parse` makes of a reply."""
+    """Recorded in each trajectory. Raise it with every change to what `parse` makes of a reply."""
     examples: ClassVar[tuple[str, ...]] = ("look", "go to shelf 1", "put apple 2 in/on fridge 1", "click[Buy Now]", "0")
-    """Actions of each kind that it carries; the conformance suite has them written and read."""
+    """Actions of each kind that the format carries; the conformance suite writes and reads them."""
     notes: ClassVar[tuple[str, ...]] = ()
-    """What a reply has a place for beside thought and action; a format with notes overrides `render_notes`."""
+    """The parts that a reply may have besides thought and action; a format with notes overrides `render_notes`."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -95,7 +95,7 @@ class ReplyFormat(ABC, Generic[OptionsT]):
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """Return what the model is shown once, at the end of the environment's instructions."""
+        """Return the text that the model is shown once, at the end of the environment's instructions."""
 
     @property
     @abstractmethod
@@ -104,11 +104,11 @@ class ReplyFormat(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def parse(self, text: str) -> ParsedReply:
-        """Take a reply apart. Any text is a reply, also one of 100,000 characters that is made to be slow to read."""
+        """Split a reply into its parts. Any text is a reply, even 100,000 characters made to be slow to read."""
 
     @abstractmethod
     def render(self, thought: str, action: str) -> str:
-        """Write a well-formed reply: `parse` gives back this action."""
+        """Write a well-formed reply, from which `parse` reads this action."""
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -116,15 +116,15 @@ class ReplyFormat(ABC, Generic[OptionsT]):
         return ()
 
     def read(self, reply: ModelReply) -> ParsedReply:
-        """Take apart what the chat template understands of a reply: its text is parsed, its thoughts are thoughts."""
+        """Split a reply that the chat template has understood: parse its text, and keep its thoughts as thoughts."""
         return self.parse(reply.content).within(reply)
 
     def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:  # noqa: ARG002 - most write thoughts
-        """Write a well-formed reply; `read` gives back this action. With `thinks` it has a place for thoughts."""
+        """Write a well-formed reply, from which `read` reads this action. With `thinks` it has a place for thoughts."""
         return ModelReply(self.render(thought, action))
 
     def with_tools(self, tools: tuple[Tool, ...]) -> "ReplyFormat[OptionsT]":  # noqa: ARG002 - most have no use
-        """Return the format as it is where an environment declares these tools. Raises ValueError if it cannot be."""
+        """Return the format for an environment that declares these tools. Raises ValueError if there is none."""
         return self
 
     def render_notes(self, thought: str, action: str, notes: Mapping[str, str]) -> str:  # noqa: ARG002 - no place
@@ -133,18 +133,18 @@ class ReplyFormat(ABC, Generic[OptionsT]):
 
 
 class FormatSection(WireModel):
-    """Which reply format. Keys that are not named here are options of the format, which checks them."""
+    """The reply format. Keys that are not named here are options of the format, which checks them."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
     use: Annotated[str, Field(min_length=1, max_length=1024)] = "react"
-    """The name of one that comes with gymfleet, as `gymfleet-rollout describe format` lists them, or one of your own: a
-    name that an installed package declares, `package.module:Class`, or the path of a .py file."""
+    """The name of a format that comes with gymfleet, as `gymfleet-rollout describe format` lists them, or one of your
+    own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
 
     @property
     def name(self) -> str:
-        """Return the name that stands in trajectories: of a file its stem, else what `use` says."""
+        """Return the name that trajectories record: the stem of a file, or else `use` itself."""
         return PurePath(self.use).stem if self.use.endswith(".py") or "/" in self.use else self.use
 
     @property

@@ -22,9 +22,9 @@ class ComponentTable(WireModel):
     model_config = ConfigDict(extra="allow")
 
     use: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    """Which component; without it the one that is called like the table."""
+    """The component; by default the one named like the table."""
     enabled: StrictBool = True
-    """Count it."""
+    """Whether the component counts."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class ComponentTable(WireModel):
 
 
 class RewardTerms(WireModel):
-    """The components by their labels, and the way in which the total is spread over tokens.
+    """The components by their labels, and how the total is spread over tokens.
 
     Every key that is not named here is a label with its table.
     """
@@ -42,14 +42,14 @@ class RewardTerms(WireModel):
     __pydantic_extra__: dict[str, ComponentTable] = Field(init=False)
 
     _goal: ClassVar[ComponentTable] = ComponentTable()
-    """The table of `goal` where none is given."""
+    """The table of `goal` if none is given."""
 
     allocation: Allocation = "last_token"
     """How the total is spread over tokens: last_token, uniform_positive, discounted, discounted_normalised."""
 
     @model_validator(mode="after")
     def labels_are_names(self) -> Self:
-        """A label is a short name."""
+        """Require that a label is a short name."""
         for label in self.__pydantic_extra__:
             if _LABEL.fullmatch(label) is None:
                 raise ValueError(f"{label[:80]!r} is no label: give up to 64 letters, digits, `_` and `-`")
@@ -57,7 +57,7 @@ class RewardTerms(WireModel):
 
     @property
     def components(self) -> dict[str, ComponentTable]:
-        """Return the tables by label, `goal` first, which has one where nothing else is said."""
+        """Return the tables by label, `goal` first; `goal` has a table even if none is given."""
         return {"goal": self._goal} | self.__pydantic_extra__
 
     @property
@@ -66,18 +66,18 @@ class RewardTerms(WireModel):
         return {label: table.use or label for label, table in self.components.items() if table.enabled}
 
     def terms(self) -> dict[str, Any]:
-        """Return the allocation and every component by its label, none left to a default."""
+        """Return the allocation and every component by its label, with no component left to a default."""
         return {"allocation": self.allocation, **self.components}
 
 
 class _NamedTerms(RewardTerms):
-    """Values of nodes: nothing counts that is not named, the environment's score least of all."""
+    """Values of nodes: a component counts only if it is named, even `goal`, the environment's own score."""
 
     _goal: ClassVar[ComponentTable] = ComponentTable(enabled=False)
 
     @model_validator(mode="after")
     def something_values(self) -> Self:
-        """At least one component counts."""
+        """Require that at least one component counts."""
         if not self.used:
             raise ValueError(
                 "no component values the nodes: name one, such as `judge` or `process_reward_model`; `goal = {}` has "
@@ -90,13 +90,13 @@ class RewardSection(RewardTerms):
     """How episodes are scored. Every other key is a table: one component, under a label."""
 
     gamma: Discount | None = None
-    """Discount per token, for the discounted allocations; without it the algorithm's own: `critic.gamma` for ppo, 1
-    for grpo and rloo."""
+    """Discount per token, for the discounted allocations; by default the algorithm's own: `critic.gamma` for ppo, 1 for
+    grpo and rloo."""
 
     @model_validator(mode="before")
     @classmethod
     def other_keys_are_tables(cls, given: Any) -> Any:
-        """A misspelt key is told from a component."""
+        """Refuse a key that is neither known nor a table, so that a misspelt key does not pass for a component."""
         for key, value in given.items() if isinstance(given, dict) else ():
             if key not in cls.model_fields and not isinstance(value, dict | ComponentTable):
                 raise ValueError(f"{key}: unknown; known: {', '.join(cls.model_fields)}, and tables of components")
@@ -104,40 +104,40 @@ class RewardSection(RewardTerms):
 
 
 class EvaluatorSection(_NamedTerms, RewardSection):
-    """How nodes are valued: a reward of which `goal` is a part only where it is named."""
+    """How nodes are valued: a reward that includes `goal` only if it is named."""
 
 
 class RewardSpec(RewardTerms):
-    """The terms and their discount, as they stand on the wire."""
+    """The terms and their discount, in the form for the wire."""
 
     gamma: Discount = 1.0
     """Discount per token, for the discounted allocations."""
 
 
 class EvaluatorSpec(_NamedTerms, RewardSpec):
-    """How nodes are valued, as it stands on the wire; `goal` counts only where it is named."""
+    """How nodes are valued, in the form for the wire; `goal` counts only if it is named."""
 
     def reward(self) -> RewardSpec:
-        """Return the reward that an episode up to a node is given."""
+        """Return the reward by which an episode up to a node is scored."""
         return RewardSpec.model_validate({**self.terms(), "gamma": self.gamma})
 
 
 class ScoreRequest(WireModel):
-    """What stands on the raw stream, and the body of `POST /v1/scores`."""
+    """A message of the raw stream, and the body of `POST /v1/scores`."""
 
     trajectory: Trajectory
     reward: RewardSpec = RewardSpec()
     num_samples: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = None
-    """Episodes of the trajectory's group, for components that compare them."""
+    """Number of episodes in the trajectory's group, for components that compare them."""
 
 
 class ScoreBatch(WireModel):
-    """Several at once. Components that compare the episodes of a group need all of it in one batch."""
+    """Several requests at once. Components that compare the episodes of a group need all of it in one batch."""
 
     items: Annotated[tuple[ScoreRequest, ...], Field(min_length=1, max_length=1024)]
 
 
 class ScoredBatch(WireModel):
-    """In the order of the request."""
+    """The scored trajectories, in the order of the request."""
 
     items: tuple[ScoredTrajectory, ...]

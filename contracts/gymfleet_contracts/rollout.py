@@ -1,4 +1,4 @@
-"""What the trainer asks of the rollout service: groups of episodes, and new weights."""
+"""What the trainer requests from the rollout service: groups of episodes, and new weights."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
@@ -18,10 +18,10 @@ class Sampling(WireModel):
     """How tokens are drawn. Temperature 0 is greedy."""
 
     temperature: Annotated[float, Field(ge=0, le=10), NUMBER] = 1.0
-    """0 is greedy, which cannot be trained on: where it is reinforced at least 0.01."""
+    """0 is greedy, which cannot be trained on: a policy that is reinforced needs at least 0.01."""
     spread: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
-    """The samples of a group are drawn at temperatures from `1 - spread` to `1 + spread` times this one, evenly, where
-    its strategy plays each by itself; 0 is off."""
+    """The samples of a group are drawn at temperatures spread evenly from `1 - spread` to `1 + spread` times
+    `temperature`, if its strategy plays each by itself; 0 is off."""
     top_p: Annotated[float, Field(gt=0, le=1), NUMBER] = 1.0
     """Nucleus sampling; 1 is off."""
     top_k: Annotated[int, Field(ge=-1), NUMBER] = -1
@@ -36,32 +36,31 @@ class Sampling(WireModel):
 
 
 class EpisodeLimits(WireModel):
-    """Where an episode is cut, and when the machinery is declared broken."""
+    """When an episode is cut off, and when the machinery counts as broken."""
 
     max_turns: Annotated[int, Field(ge=1), NUMBER] = 30
     """Turns of an episode; the environment's own limit holds too."""
     max_response_tokens: Annotated[int, Field(ge=1), NUMBER] = 256
-    """Tokens of one reply. A reply that is cut off is no action, unless its format shows that the action stands
-    whole."""
+    """Tokens of one reply. A reply that is cut off is no action, unless its format shows that the action is whole."""
     max_context_tokens: Annotated[int, Field(ge=2), NUMBER] = 4096
-    """Prompt and replies of the whole episode, or of each of its sequences where a strategy replaces the context; at
-    most `inference.max_model_len`."""
+    """Tokens of prompt and replies in the whole episode, or in each of its sequences where a strategy replaces the
+    context; at most `inference.max_model_len`."""
     step_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 30.0
-    """For one step of the environment."""
+    """Time for one step of the environment."""
     generate_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 120.0
-    """For one reply. Stands still while new weights are loaded."""
+    """Time for one reply. The clock stops while new weights are loaded."""
     episode_timeout_s: Annotated[float, Field(gt=0), NUMBER] = 600.0
-    """For the whole episode; where a strategy plays the episodes of a group together, for all of them. Stands still
-    while new weights are loaded."""
+    """Time for the whole episode or, where a strategy plays the episodes of a group together, for all of them. The
+    clock stops while new weights are loaded."""
     max_attempts: Annotated[int, Field(ge=1, le=10), NUMBER] = 3
-    """How many times an episode is played at most, the first time included, while it fails for technical reasons; where a
-    strategy plays the episodes of a group together, how many times the group is."""
+    """Maximum number of times that an episode is played, including the first, while it fails for technical reasons.
+    Where a strategy plays the episodes of a group together, it applies to the whole group."""
 
 
 class Budget(WireModel):
-    """What the episodes of a group may use together, every attempt counted; without a number there is no limit.
+    """What the episodes of a group may use together, over all attempts; without a number there is no limit.
 
-    What is left unplayed because a budget is spent ends as `truncated` with the finish reason `budget`.
+    An episode that is left unplayed because a budget is spent ends as `truncated` with the finish reason `budget`.
     """
 
     env_steps: Annotated[int, Field(ge=0), NUMBER] | None = None
@@ -71,9 +70,9 @@ class Budget(WireModel):
     tokens: Annotated[int, Field(ge=0), NUMBER] | None = None
     """Tokens that the policy samples."""
     evaluations: Annotated[int, Field(ge=0), NUMBER] | None = None
-    """Nodes of which the reward service is asked for the value."""
+    """Nodes whose value the reward service is asked for."""
     seconds: Annotated[float, Field(gt=0), NUMBER] | None = None
-    """Time since the group was begun. A call under way stands still while new weights are loaded."""
+    """Time since the group began. The limit on a call in progress is paused while new weights are loaded."""
 
     @property
     def limits_anything(self) -> bool:
@@ -85,14 +84,15 @@ MAX_MOVES: Final = 1000
 
 
 class Move(WireModel):
-    """A reply that somebody wrote, before it is put into a format."""
+    """A reply that somebody wrote, before it is put into a reply format."""
 
     thought: Annotated[str, Field(max_length=100_000)] = ""
-    """What it says before it acts."""
+    """The thought before the action."""
     action: Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"\S")]
-    """What it does."""
+    """The action."""
     role: RoleName = Field(default=AGENT, exclude_if=lambda role: role == AGENT)
-    """Under which the turn is recorded: a stage that trains on the tokens of some roles can leave others out."""
+    """The role under which the turn is recorded: a stage that trains on the tokens of some roles can leave others
+    out."""
 
 
 class StrategySpec(WireModel):
@@ -103,61 +103,61 @@ class StrategySpec(WireModel):
 
 
 class MessageRoles(WireModel):
-    """The roles of the chat template under which prompts are put."""
+    """The roles of the chat template that the parts of a prompt have."""
 
     instructions: Literal["user", "system"] = "user"
-    """`"user"`: the instructions of environment and reply format stand above the first observation, in one message.
-    `"system"`: in a message of their own, before it."""
+    """`"user"`: the instructions of environment and reply format precede the first observation, in one message.
+    `"system"`: they have a message of their own before it."""
     observations: Literal["user", "tool"] = "user"
-    """Of what answers a reply; the first observation, which answers none, is the user's."""
+    """The role of observations that answer a reply; the first observation, which answers none, is the user's."""
 
 
 class TemplateOptions(WireModel):
     """How the model's chat template is used."""
 
     thinking: Literal["template", "on", "off"] = "template"
-    """Whether the model thinks before it replies, by a switch of the template's own; `"template"`: as that has it."""
+    """Whether the model thinks before it replies, set by a switch of the chat template; `"template"`: as the template
+    decides."""
     context: Literal["continued", "replaced"] = "continued"
-    """`"continued"`: what was sampled stays in the context as it was sampled. `"replaced"`: each prompt is what the
-    template makes of the whole conversation; where that leaves out earlier thoughts, say, an episode becomes several
+    """`"continued"`: sampled tokens stay in the context as they are. `"replaced"`: each prompt is the template's
+    rendering of the whole conversation; if that leaves out earlier thoughts, for example, an episode becomes several
     token sequences, each of which is learned from."""
     reasoning: Literal["kept", "dropped"] = "kept"
-    """Whether the template is shown what was thought before earlier replies; `"dropped"` wants `context =
-    "replaced"`."""
+    """Whether the template is shown the thoughts before earlier replies; `"dropped"` needs `context = "replaced"`."""
     max_reasoning_tokens: Annotated[int, Field(ge=1), NUMBER] | None = None
-    """A reply that thinks for more tokens than these is cut off, and has no action; without a number only
-    `limits.max_response_tokens` holds."""
+    """A reply that thinks for more tokens than this is cut off and has no action; without a number, only
+    `limits.max_response_tokens` applies."""
     switches: Annotated[dict[str, JsonValue], Field(max_length=32)] = Field(default_factory=dict)
-    """More variables of the template's own, such as `{ reasoning_effort = "low" }`."""
+    """Further variables of the template, such as `{ reasoning_effort = "low" }`."""
 
     @model_validator(mode="after")
     def dropping_replaces(self) -> Self:
-        """What was sampled cannot be dropped from a context that only grows."""
+        """Require a context that is replaced for dropping: nothing can be dropped from a context that only grows."""
         if self.reasoning == "dropped" and self.context != "replaced":
             raise ValueError('reasoning = "dropped" changes the context: give context = "replaced" with it')
         return self
 
 
 class ActionSpace(WireModel):
-    """What the policy is shown of the actions that are possible, where an environment lists them."""
+    """Whether and how the policy is shown the possible actions, where an environment lists them."""
 
     shown: StrictBool = False
-    """Every observation ends with the list; demonstrations and measurements have it too."""
+    """End every observation with the list, in demonstrations and measurements too."""
     most: Annotated[int, Field(ge=1, le=1000), NUMBER] = 100
-    """So many actions of a longer list."""
+    """Maximum number of actions that are shown of a longer list."""
 
 
 ImagesAs = Literal["text", "seen"]
-"""What the policy is shown of images: marks in a text, or the images."""
+"""How the policy is shown images: as marks in a text, or as images."""
 
 
 class GroupRequest(WireModel):
     """One task, `num_samples` episodes. The id is fixed before the rollout: `run/group`.
 
-    A strategy that plays them together may make fewer or more of them, and its trajectories say how many.
+    A strategy that plays the episodes together may make fewer or more of them; its trajectories record how many.
 
-    With `samples` it asks for these of the group alone, which came to nothing or were lost; `replay` is higher
-    than it was when they were asked for before, and stands in their trajectories.
+    With `samples`, the request is for these samples of the group alone, which failed or were lost. `replay` is then
+    higher than in the previous request for them, and is recorded in their trajectories.
     """
 
     run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
@@ -172,10 +172,10 @@ class GroupRequest(WireModel):
     roles: MessageRoles = MessageRoles()
     template: TemplateOptions = TemplateOptions()
     images: Annotated[ImagesAs, Field(exclude_if=lambda value: value == "text")] = "text"
-    """What the policy is shown of images: the marks that stand for them in the text, or the images themselves."""
+    """How the policy is shown images: as the marks that stand for them in the text, or as the images themselves."""
     actions: ActionSpace = ActionSpace()
     hint_probability: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
-    """How likely an observation ends with the expert's move; drawn once for all episodes of the group."""
+    """Probability that an observation ends with the expert's move; drawn once for all episodes of the group."""
     sampling: Sampling = Sampling()
     limits: EpisodeLimits = EpisodeLimits()
     budget: Budget = Budget()
@@ -183,22 +183,23 @@ class GroupRequest(WireModel):
     evaluator: EvaluatorSpec | None = None
     """How the reward service values the nodes of a strategy that evaluates."""
     rejected: StrictBool = False
-    """Hand in what the strategy tried and did not hand in too, as far as it came, behind the others."""
+    """Also return, after the others, the episodes that the strategy tried and did not export, as far as they were
+    played."""
 
     @model_validator(mode="after")
     def samples_are_of_the_group(self) -> Self:
-        """Each of `samples` is one of the `num_samples`."""
+        """Require that each of `samples` is one of the `num_samples`."""
         if self.samples is not None and any(sample >= self.num_samples for sample in self.samples):
             raise ValueError(f"samples must be below num_samples ({self.num_samples})")
         return self
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The samples that are to be played."""
+        """The samples to play."""
         return tuple(range(self.num_samples)) if self.samples is None else self.samples
 
     def temperature_of(self, sample: int | None) -> float:
-        """Return the temperature of a sample; with None that of samples which are played together."""
+        """Return the temperature of a sample; with None that of samples that are played together."""
         sampling = self.sampling
         if sample is None or self.num_samples < 2:
             return sampling.temperature
@@ -206,9 +207,9 @@ class GroupRequest(WireModel):
 
     @property
     def again(self) -> str:
-        """What tells this request from those that asked for others of the group's samples, or for the same before.
+        """A text that distinguishes this request from other and earlier requests for samples of the group.
 
-        Empty for the first one. Each sample is asked for once with each `replay`.
+        It is empty for the first one. Each sample is requested once with each `replay`.
         """
         return f"{self.replay}.{min(self.wanted)}" if self.replay else ""
 
@@ -244,13 +245,13 @@ class Job(WireModel):
 class StageVersion(WireModel):
     """`POST /v1/policy/versions`: load weights everywhere and answer the probe with them.
 
-    Nothing else is generated until the version is committed or refused; without
-    either within `decision_timeout_s` the last live version comes back.
+    Nothing else is generated until the version is committed or refused. If neither happens within `decision_timeout_s`,
+    the last live version comes back.
     """
 
     version: Annotated[int, Field(ge=0), NUMBER]
     weights_path: str
-    """A directory with Hugging Face safetensors that the service can read; with `broadcast` it need not."""
+    """A directory with Hugging Face safetensors that the service can read; with `broadcast` it need not be able to."""
     broadcast: WeightsBroadcast | None = None
     """How the service gets the weights, if the trainer sends them."""
     on_gpu: Annotated[WeightsOnGpu | None, Field(exclude_if=is_absent)] = None
@@ -263,7 +264,7 @@ class StageVersion(WireModel):
 
 
 class ProbeSample(WireModel):
-    """What one engine sampled (temperature 1) for one probe prompt, with its log-probabilities."""
+    """The tokens that one engine sampled (temperature 1) for one probe prompt, with their log-probabilities."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -277,7 +278,7 @@ class EngineProbe(WireModel):
 
 
 class StagedVersion(WireModel):
-    """Staged, not live: the trainer compares and then commits or refuses."""
+    """A version that is staged, not live: the trainer compares and then commits or refuses it."""
 
     version: int
     engines: tuple[EngineProbe, ...]
@@ -288,7 +289,7 @@ class StagedVersion(WireModel):
 class SleepRequest(WireModel):
     """`POST /v1/policy/sleep`: free the engines' memory until `POST /v1/policy/wake`, or until a version is staged.
 
-    Asked again it renews the lease. Without that the engines wake by themselves, with the live version.
+    A repeated request renews the lease. Without one, the engines wake by themselves, with the live version.
     """
 
     lease_s: Annotated[float, Field(gt=0, le=3600), NUMBER] = 60.0
@@ -304,11 +305,12 @@ class Policy(WireModel):
     dtype: str
     num_engines: int
     max_lora_rank: int = 0
-    """The highest rank of the adapters that versions are; 0 where versions are whole weights."""
+    """The highest rank of adapters, if versions are adapters; 0 if versions are whole weights."""
     tokens_generated: int
-    """In replies that have ended."""
+    """Tokens in replies that have ended."""
     tokens_sampled: int = 0
-    """Grows with every token that an engine samples for a reply, long before that ends: the sign that it lives."""
+    """Grows with every token that an engine samples for a reply, long before the reply ends: a sign that the engine is
+    alive."""
     sees_images: bool = False
     """The policy can be shown images: the model sees them, and the engines take them."""
     sleep_mode: bool = False
@@ -318,7 +320,7 @@ class Policy(WireModel):
 
 
 class LivePolicy(WireModel):
-    """What the trainer says of its run in Redis."""
+    """What the trainer publishes about its run in Redis."""
 
     run_id: str
     version: int

@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes on."""
+"""What a run reports about itself while it is running."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 class RunProgress(BaseModel):
     """`progress.json` of a run directory, and the trainer's `GET /v1/run`: where the run is now.
 
-    Fields of newer versions are left aside by those who read it.
+    Readers ignore fields of newer versions.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -28,22 +28,22 @@ class RunProgress(BaseModel):
 
 
 class TaskCost(BaseModel):
-    """What a task of a measurement took on average, in the units of a budget."""
+    """The average cost of a task of a measurement, in the units of a budget."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     env_steps: float
     model_calls: float
     tokens: float
-    """Sampled ones."""
+    """Sampled tokens."""
     evaluations: float
     """Values that the reward service was asked for."""
     forks: float = 0.0
-    """Forks of sessions: what is known of one branch is known to the others."""
+    """Forks of sessions: what is known about one branch is known to the others."""
 
 
 class Place(BaseModel):
-    """Where a record is: a line of a file that grows at its end alone."""
+    """The place of a record: a line of a file to which lines are only appended."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -56,10 +56,10 @@ class Place(BaseModel):
 
 
 class RunEvent(BaseModel):
-    """One thing that happened in a run, in the order in which it happened: a line of `events.jsonl`.
+    """An event of a run, in the order in which events happened: a line of `events.jsonl`.
 
-    Nothing is ever taken back. A trainer that is restarted goes on from its last checkpoint, and says so with
-    `run_resumed`; what it does again happens again, so that the later one of two events counts.
+    No event is ever removed. A restarted trainer continues from its last checkpoint and records `run_resumed`. The
+    events of the work that it repeats occur again; of two such events, the later one counts.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -74,12 +74,12 @@ class RunEvent(BaseModel):
     stage: str | None = None
     data: dict[str, JsonValue] = Field(default_factory=dict)
     places: dict[str, Place] = Field(default_factory=dict)
-    """Of `episodes`: where each is, by its trajectory id."""
+    """Of `episodes`: the place of each, by its trajectory id."""
 
 
 class RunEvents(BaseModel):
-    """The trainer's `GET /v1/run/events`: those after a number, as many as one answer holds."""
+    """The trainer's `GET /v1/run/events`: the events after a number, as many as one answer holds."""
 
     events: tuple[RunEvent, ...]
     last: int
-    """The number of the newest event of the run: there are more if it is beyond the last one here."""
+    """The number of the run's newest event: if it is greater than that of the last event here, there are more."""

@@ -1,4 +1,4 @@
-"""A number that changes over the steps of training, as a function of the step alone: a resumed run goes on with it."""
+"""A number that changes with the training step and depends on nothing else, so that a resumed run continues it."""
 
 import math
 from typing import Annotated, Literal, TypeAlias
@@ -10,14 +10,14 @@ from gymfleet_contracts.numbers import NUMBER
 
 
 class Schedule(WireModel):
-    """From one number to another."""
+    """A change from one number to another."""
 
     start: Annotated[float, NUMBER]
-    """In the first step."""
+    """The number in the first step."""
     end: Annotated[float, NUMBER]
-    """From step number `steps` on."""
+    """The number from step `steps` on."""
     steps: Annotated[int, Field(ge=1), NUMBER]
-    """Steps until then, counted within each stage that reinforces."""
+    """Steps until `end`, counted within each stage that reinforces."""
     shape: Literal["linear", "cosine"] = "linear"
     """`linear`, or `cosine`: slow at both ends."""
 
@@ -38,10 +38,10 @@ MaybeScheduled: TypeAlias = float | Schedule
 
 
 def value_at(value: MaybeScheduled, step: int) -> float:
-    """Return a number in a step, which counts from 1, whether it has a schedule or not."""
+    """Return the number in a step, which counts from 1, whether it has a schedule or not."""
     return value.at(step) if isinstance(value, Schedule) else value
 
 
 def highest(value: MaybeScheduled) -> float:
-    """Return the highest number that it comes to."""
+    """Return the highest number that the value reaches."""
     return value.bounds[1] if isinstance(value, Schedule) else value

@@ -1,4 +1,4 @@
-"""The record of a search: the tree that a strategy played a group as, for people to look at."""
+"""The record of a search, for people to look at: the tree that a strategy made in playing a group."""
 
 from typing import Annotated, Final, Self
 
@@ -18,17 +18,17 @@ from gymfleet_contracts.trajectory import (
 )
 
 MAX_NODES: Final = 1024
-"""Nodes in a record; those beyond it are counted."""
+"""Maximum number of nodes in a record; those beyond it are only counted."""
 MAX_COUNTS: Final = 32
-"""Things that a record counts."""
+"""Maximum number of things that a record counts."""
 MAX_ACTION_CHARS: Final = 500
-"""Characters of an action that a record shows."""
+"""Maximum number of characters of an action that a record shows."""
 
 Count = Annotated[int, Field(ge=0), NUMBER]
 
 
 class SearchNode(WireModel):
-    """A state that the search reached. Forks are the same node."""
+    """A state that the search reached. Forks of a session are the same node."""
 
     id: NodeId
     parent: NodeId | None
@@ -36,25 +36,25 @@ class SearchNode(WireModel):
     depth: Count
     """Turns from the root."""
     role: RoleName = AGENT
-    """As what the policy was asked for the reply that led here."""
+    """The role in which the policy was asked for the reply that led here."""
     action: Annotated[str, Field(max_length=MAX_ACTION_CHARS)] | None
     """The action that led here, or its beginning."""
     score: Finite
-    """The environment's, in [0, 1]."""
+    """The environment's score, in [0, 1]."""
     value: Finite | None = None
-    """What the reward service said of the node, or the strategy noted."""
+    """The node's value, from the reward service or noted by the strategy."""
     visits: Count | None = None
-    """How often the strategy noted that it came by."""
+    """Number of visits to the node that the strategy noted."""
     ended: FinishReason | None
-    """Why the episode was over here; None for a node that was left or played on."""
+    """Why the episode ended here; None for a node that was left or played on."""
     samples: Annotated[tuple[Count, ...], Field(max_length=MAX_GROUP_SIZE)] = ()
-    """The samples of the group that were handed in here; none for what was not."""
+    """The samples of the group that were exported here; none for a node that was not exported."""
     selected: StrictBool = False
-    """It was handed in as chosen for how well it ended."""
+    """It was exported because the search chose it for how well it ended."""
 
 
 class Spent(WireModel):
-    """What was used of the group's budget, all attempts together."""
+    """The part of the group's budget that was used, by all attempts together."""
 
     env_steps: Count
     model_calls: Count
@@ -69,7 +69,7 @@ class SearchTree(WireModel):
     run_id: str
     group_id: str
     replay: Count = 0
-    """Of the request that it answers; see `Trajectory.replay`."""
+    """The `replay` of the request that it answers; see `Trajectory.replay`."""
     attempt: Integer = 1
     """The number of the attempt whose nodes these are."""
     task: TaskRef
@@ -80,20 +80,20 @@ class SearchTree(WireModel):
     counts: Annotated[dict[Annotated[str, Field(max_length=64)], Count], Field(max_length=MAX_COUNTS)] = Field(
         default={}
     )
-    """What the strategy counted, such as answers that could not be read."""
+    """The strategy's own counts, such as of answers that could not be read."""
     num_forks: Count = 0
-    """Forks of sessions that were made: what is known of one branch is known to the others."""
+    """Forks of sessions that were made: what is known about one branch is known to the others."""
     num_replayed: Count = 0
-    """Steps that were taken once more to come to a state again, where forks are replays or sessions were closed to make
-    room. No budget counts them."""
+    """Steps that were repeated to return to a state, where forks are replays or sessions were closed to make room. No
+    budget counts them."""
     valued_by: Annotated[tuple[str, ...], Field(max_length=64)] = ()
-    """The components of the reward that nodes were valued by; none where no node was. With `goal` or another component
-    that reads the environment's score, what was chosen was chosen with the answer at hand."""
+    """The reward components by which nodes were valued; empty if no node was. With `goal` or another component that
+    reads the environment's score, the search chose with the answer at hand."""
     spent: Spent
 
     @model_validator(mode="after")
     def nodes_are_a_tree(self) -> Self:
-        """Each node is there once, below a parent that comes before it."""
+        """Require that each node is there once, below a parent that comes before it."""
         known: set[str] = set()
         for place, node in enumerate(self.nodes):
             if node.id in known:

@@ -17,7 +17,7 @@ SessionId = Annotated[str, Field(min_length=1, max_length=MAX_SESSION_ID_CHARS)]
 
 
 RECOVERED: Final = "recovered"
-"""The key of `info` under which a session that was played again on another process says how often it was."""
+"""The key of `info` for the number of times that a session was replayed on another process."""
 
 
 SeatName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -36,21 +36,21 @@ class Capabilities(WireModel):
     """What a caller may rely on."""
 
     deterministic: bool
-    """The same task, seed and actions give the same episode, and the same replies of models where it asks any."""
+    """The same task, seed and actions give the same episode, as long as models that it asks give the same replies."""
     stable_observations: bool = True
     """Observation texts are identical, character by character, when an episode is replayed."""
     fork: ForkSupport = ForkSupport.NONE
     expert: bool = False
     state_keys: bool = False
-    """Sessions that are opened with `state_keys` tell a key of their state."""
+    """Sessions that are opened with `state_keys` report a key of their state."""
     admissible_actions: bool = False
-    """Sessions say which actions are possible now."""
+    """Sessions list the actions that are possible now."""
     irreversible: bool = False
-    """Some actions cannot be taken back. Once one was taken, no replay brings a lost session back or makes a fork."""
+    """Some actions cannot be taken back. After one of them, no replay can restore a lost session or make a fork."""
 
 
 MAX_SLOTS: Final = 255
-"""The most that one session takes."""
+"""The most slots that one session takes."""
 TOOL_NAME: Final = r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$"
 
 
@@ -64,19 +64,20 @@ class Tool(WireModel):
 
 
 class ModelRole(WireModel):
-    """A language model that an environment asks itself: a simulated user, a host, a judge."""
+    """A language model that an environment itself asks: a simulated user, a host, a judge."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
     purpose: Annotated[str, Field(min_length=1, max_length=256)]
-    """What it is asked for, in words for whoever chooses the model."""
+    """What the model is asked for, in words for whoever chooses it."""
     max_calls: Annotated[int, Field(ge=1, le=4096)]
-    """In one session."""
+    """Maximum number of calls in one session."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)]
-    """Of all replies in one session: each call counts with the most that it allows its reply."""
+    """Maximum number of tokens of all replies in one session; each call counts with the most that it allows its
+    reply."""
 
 
 class EnvironmentSpec(WireModel):
-    """What an environment says of itself."""
+    """An environment's description of itself."""
 
     name: EnvironmentName
     version: str
@@ -84,7 +85,7 @@ class EnvironmentSpec(WireModel):
     format: str = "react"
     """The reply format that its benchmark is played with: the name of one that comes with gymfleet, or of a plug-in."""
     instructions: str
-    """Task-independent rules; the rollout puts them, with the reply format's own, at the head of the prompt."""
+    """Task-independent rules; the rollout puts them, with those of the reply format, at the head of the prompt."""
     max_turns: int
     levels: tuple[str, ...]
     default_level: str
@@ -94,20 +95,22 @@ class EnvironmentSpec(WireModel):
     max_action_chars: int = 4096
     task_source: str = "generated"
     reward_rule: str = ""
-    """The rule that rewards and scores follow, where an option of the environment chooses between several."""
+    """The rule that rewards and scores follow, if an option of the environment chooses between several."""
     licence: str = ""
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     """How many of a server's slots, its `max_sessions`, one session takes."""
     step_timeout_s: Annotated[float | None, Field(gt=0, exclude_if=is_absent)] = None
-    """The longest that a call of one of its tasks may take, where tasks have limits of their own."""
+    """The longest time that a call of one of its tasks may take, if tasks have limits of their own."""
     tools: Annotated[tuple[Tool, ...], Field(exclude_if=is_absent)] = ()
     """The environment's actions as tools."""
     images: Annotated[Literal["beside", "only"] | None, Field(exclude_if=is_absent)] = None
-    """Whether its observations show images: beside texts that say the same, or as the only thing that says it."""
+    """Whether its observations show images: `"beside"` texts that say the same, or as the `"only"` thing that says
+    it."""
     models: Annotated[tuple[ModelRole, ...], Field(exclude_if=is_absent)] = ()
-    """The models that the environment asks itself. The server's operator says who answers; callers see none of it."""
+    """The models that the environment itself asks. The server's operator configures who answers; callers see none of
+    it."""
     seats: Annotated[tuple[SeatName, ...], Field(max_length=MAX_SEATS, exclude_if=is_absent)] = ()
-    """Its players, where it is a game that several share."""
+    """Its players, if it is a game that several share."""
 
 
 _ONE_SELECTOR: Final[JsonDict] = {
@@ -119,7 +122,7 @@ _ONE_SELECTOR: Final[JsonDict] = {
 
 
 class OpenSession(WireModel):
-    """Which task to play: by its own id, or by its place in a split."""
+    """The task to play, by its own id or by its place in a split."""
 
     model_config = ConfigDict(json_schema_extra=_ONE_SELECTOR)
 
@@ -131,42 +134,44 @@ class OpenSession(WireModel):
     seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     lease_s: Annotated[float, Field(gt=0, le=86_400), NUMBER] | None = None
     wait_s: Annotated[float, Field(ge=0, le=3600), NUMBER] | None = None
-    """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never do."""
+    """How long a gateway may let the caller wait for a slot, at most its own limit. Env servers never let it wait."""
     recoveries: Annotated[int, Field(ge=0, lt=2**31), NUMBER] | None = None
-    """How often the session was lost and played again. A gateway sets it, whatever was sent; `info` says it."""
+    """How often the session was lost and replayed. A gateway sets it, whatever was sent; `info` reports it."""
     state_keys: Annotated[bool, Strict()] | None = None
-    """Tell the key of the state with every answer, where the environment has keys; they cost time at each step."""
+    """Report the key of the state with every answer, if the environment has keys; they cost time at each step."""
     owner: Annotated[str, Field(max_length=64)] | None = None
-    """Whom the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was sent."""
+    """The owner that the session counts for in `ServerLoad`. The gateway sets it to the caller's tenant, whatever was
+    sent."""
     record_replies: Annotated[bool, Strict()] | None = None
-    """Send what models replied to the environment along with the stream's answers, so that a replay can repeat it. A
-    gateway sets it, whatever was sent, and tells the replies to nobody."""
+    """Send the replies of models to the environment along with the stream's answers, so that a replay can repeat them.
+    A gateway sets it, whatever was sent, and passes the replies on to nobody."""
 
     @model_validator(mode="after")
     def one_selector(self) -> Self:
-        """Exactly one of `task_id` and `task_index`."""
+        """Require exactly one of `task_id` and `task_index`."""
         if (self.task_id is None) == (self.task_index is None):
             raise ValueError("give exactly one of task_id and task_index")
         return self
 
 
 StateKey = Annotated[str | None, Field(max_length=64, exclude_if=is_absent)]
-"""Equal for equal states of one task, whatever led there and however many turns it took: for search, and for groups by
-anchor state. Absent unless the session was opened with `state_keys` and the environment has a key for this state."""
+"""A key that is equal for equal states of one task, whatever led there and however many turns it took: for search, and
+for groups by anchor state. Absent unless the session was opened with `state_keys` and the environment has a key for
+this state."""
 
 
 MAX_SEALED_CHARS: Final = 131_072
 Sealed = Annotated[str | None, Field(max_length=MAX_SEALED_CHARS, pattern=r"^[A-Za-z0-9_=-]+$", exclude_if=is_absent)]
-"""What the environment tells the reward service alone, such as a gold answer, sealed for that service's key: carry it
-unread. Absent where there is no such thing, and where the env server was given no key to seal with."""
+"""The environment's data for the reward service alone, such as a gold answer, sealed for that service's key: carry it
+unread. Absent if there is no such data, or if the env server was given no key to seal it with."""
 
 
 class Seat(WireModel):
-    """What one player of a game sees and has reached."""
+    """What one player of a game sees, and its rewards and score so far."""
 
     observation: str
     reward: float = 0.0
-    """The sum of all its rewards so far; a player may also gain or lose by what others do."""
+    """The sum of all its rewards so far; a player may also gain or lose by the moves of others."""
     score: float = 0.0
     """Its success so far in [0, 1]; 1 means won."""
 
@@ -174,8 +179,8 @@ class Seat(WireModel):
 class Game(WireModel):
     """The state of a game that several players share.
 
-    The session in which a game was opened sees every seat, and its next step is the action of the seat that is to
-    move: it is for whoever plays them all. `POST /v1/sessions/{id}/seats` of a gateway gives each player a session id
+    The session in which a game was opened sees every seat, and its next step is the action of the seat that is to move:
+    it is for a caller that plays all seats. `POST /v1/sessions/{id}/seats` of a gateway gives each player a session id
     of its own, which sees and plays that seat alone.
     """
 
@@ -187,7 +192,7 @@ class Game(WireModel):
 
 
 SharedGame = Annotated[Game | None, Field(exclude_if=is_absent)]
-"""Absent where the environment has no seats."""
+"""The state of the game; absent if the environment has no seats."""
 
 
 class Seats(WireModel):
@@ -214,29 +219,29 @@ class Session(WireModel):
     observation: str
     index: int = 0
     lease_s: float
-    """The session is closed when it is not touched for so long."""
+    """The session is closed if it is not touched for this long."""
     expires_in_s: float
     terminated: bool = False
     truncated: bool = False
     score: float = 0.0
     info: dict[str, JsonValue] = Field(default_factory=dict)
-    """What `StepResult.info` says beside `observation`, and the environment beside the first one."""
+    """The `info` of the last step's result; before the first step, the environment's info on the first observation."""
     state_key: StateKey = None
     sealed: Sealed = None
     parts: Parts = ()
-    """The observation in full, where it is more than text."""
+    """The observation in full, if it is more than text."""
     game: SharedGame = None
 
 
 class Step(WireModel):
-    """One action. `index` counts from 0 and makes a repeated request safe: the same index with another is refused."""
+    """One action. `index` counts from 0 and makes a repeat safe: the same index with another action is refused."""
 
     index: Annotated[int, Field(ge=0, lt=2**63), NUMBER]
     action: str
 
 
 class StepResult(WireModel):
-    """What a step gave. A repeat of the last step gets the stored one again."""
+    """The result of a step. A repeat of the last step gets the stored result again."""
 
     index: int
     observation: str
@@ -248,12 +253,12 @@ class StepResult(WireModel):
     action_valid: bool = True
     """False when the environment did not understand the action."""
     info: dict[str, JsonValue] = Field(default_factory=dict)
-    """Diagnostics. Never holds a gold answer. `recovered` says how often the session was played again so far
-    because its process died; it is absent where that never happened."""
+    """Diagnostics. Never holds a gold answer. `recovered` is the number of times that the session was replayed so far
+    because its process died; it is absent if that never happened."""
     state_key: StateKey = None
     sealed: Sealed = None
     parts: Parts = ()
-    """The observation in full, where it is more than text."""
+    """The observation in full, if it is more than text."""
     game: SharedGame = None
 
 
@@ -264,10 +269,10 @@ class SessionStep(Step):
 
 
 class AtIndex(WireModel):
-    """What the caller knows of the session, for calls that take no step.
+    """What the caller knows about the session, for calls that take no step.
 
-    Another `index` than the session's is refused as `step-out-of-order`, and a session whose process died is played
-    again only if all of these steps are known.
+    An `index` other than the session's is refused as `step-out-of-order`, and a session whose process died is replayed
+    only if all of these steps are known.
     """
 
     index: Annotated[int, Field(ge=0, lt=2**63), NUMBER] | None = None
@@ -275,30 +280,30 @@ class AtIndex(WireModel):
 
 
 class Fork(AtIndex):
-    """How many children to make."""
+    """A fork: how many children to make."""
 
     count: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
 
 
 class RenewLease(WireModel):
-    """Extend a session's life; without `lease_s` by the lease it was opened with."""
+    """Extend a session's life; without `lease_s` by the lease that it had last."""
 
     lease_s: Annotated[float, Field(gt=0, le=86_400), NUMBER] | None = None
 
 
 class ServerLoad(WireModel):
-    """`GET /v1/load` of an env server: what its gateways decide by."""
+    """`GET /v1/load` of an env server: the figures by which its gateways decide."""
 
     max_sessions: int
-    """Slots for sessions: a session takes as many as its environment's `slots` says, mostly one."""
+    """Slots for sessions. A session takes as many as its environment's `slots`, usually one."""
     draining: bool = False
-    """The server is on its way out: it opens no more sessions and ends when those it has are closed."""
+    """The server is shutting down: it opens no more sessions and ends when those it has are closed."""
     sessions: dict[EnvironmentName, dict[str, int]] = Field(default_factory=dict)
     """Open sessions by environment and owner; the owner of a session that was opened without one is ``""``."""
 
 
 class ExpertMove(WireModel):
-    """What the environment's expert would do next. Served on the train split alone."""
+    """The next move of the environment's expert. Served on the train split alone, unless the operator allows other splits."""
 
     thought: str
     action: str
@@ -314,8 +319,8 @@ class ToolCall(WireModel):
 class ToolAction(WireModel):
     """The action that a tool call spells, to be sent as a step.
 
-    A call is not a step itself: an action stays one text, which is what a step's repeat is compared by, what is
-    journaled and replayed, and what a trajectory records.
+    A call is not a step itself. An action stays one text: a repeated step is compared by it, journals and replays hold
+    it, and a trajectory records it.
     """
 
     action: str
@@ -326,11 +331,11 @@ class AdmissibleActions(WireModel):
 
     actions: list[str]
     complete: bool = True
-    """False when there are more than one answer holds."""
+    """False if there are more than one answer holds, or one that is too long for an action."""
 
 
 class Irreversibility(WireModel):
-    """Whether a step, if it were taken now, could not be taken back."""
+    """Whether a step that is taken now could not be taken back."""
 
     irreversible: bool
 

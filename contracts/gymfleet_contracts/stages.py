@@ -13,12 +13,12 @@ from gymfleet_contracts._model import WireModel
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 INITIAL: Final = "initial"
-"""What `start_from` calls the model that the run began with."""
+"""The name by which `start_from` refers to the model that the run began with."""
 _MAX_STAGES: Final = 1000
 _RESERVED: Final = frozenset({"starting", "done", "failed", "interrupted"})
-"""What a run's progress says where it is in no stage."""
+"""The phases that a run's progress reports when it is in no stage."""
 _MAX_NAME: Final = 80
-"""Of a full name: the ids of a stage's groups begin with it, and have at most 128 characters."""
+"""Maximum length of a full name: the ids of a stage's groups begin with it, and have at most 128 characters."""
 
 StageName = Annotated[str, Field(pattern=rf"^{_NAME.pattern}$")]
 
@@ -37,16 +37,16 @@ class StageSection(WireModel):
     """sft, preference, reinforce, measure, collect, filter, augment, bradley_terry, process_reward, generative_judge,
     or one of your own: a name that an installed package declares, `package.module:Class`, or the path of a .py file."""
     name: StageName | None = None
-    """What it is called, and what it leaves: in later stages, in the run directory and in figures. Without a name it is
-    called like its kind."""
+    """The name of the stage and of what it leaves: in later stages, in the run directory and in figures. By default it
+    is the name of its kind."""
     repeat: PositiveInt | None = None
     """How often the `[[stages.stages]]` below it are carried out, one after the other. They are called NAME1.STAGE,
-    NAME2.STAGE and so on, where NAME is `repeat` unless a name is given."""
+    NAME2.STAGE and so on; NAME is `repeat` unless a name is given."""
     stages: "tuple[StageSection, ...]" = ()
 
     @model_validator(mode="after")
     def one_of_two(self) -> Self:
-        """Either a kind, or stages to repeat."""
+        """Require either a kind, or stages to repeat."""
         if (self.kind is None) == (self.repeat is None):
             raise ValueError("give exactly one of kind and repeat")
         if bool(self.stages) != (self.repeat is not None):
@@ -57,7 +57,7 @@ class StageSection(WireModel):
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """The name of the stage."""
         if self.name in _RESERVED:
             raise StagesError(f"stages: a stage cannot be called {self.name}: that is what a run's progress says")
         if self.name is not None:
@@ -70,44 +70,45 @@ class StageSection(WireModel):
 
 
 class StageFacts(WireModel):
-    """What others must know of a kind of stage."""
+    """What other parts of gymfleet must know about a kind of stage."""
 
     reads: bool = False
-    """Its option `data` names the episodes that it works with: a stage before it, or several, or a file."""
+    """Its option `data` names the episodes that it works with: one or several earlier stages, or a file."""
     starts: bool = False
-    """Its option `start_from` names a stage before it, whose model it goes on with; or the run's, as `initial`."""
+    """Its option `start_from` names an earlier stage, whose model it continues with; or the run's model, as
+    `initial`."""
     leaves: tuple[Literal["episodes", "model", "reward_model", "process_reward_model", "judge"], ...] = ()
-    """What it leaves under its name: episodes; the policy, which it trains; a judge; or a model for the component of
-    the reward that is called so."""
+    """What it leaves under its name: episodes; the policy, which it trains; a judge; or a model for the reward
+    component of that name."""
     plugins: Mapping[str, str] = {}
-    """Which of its options name a plug-in, and of which kind that is. Where the option is a table, `use` names it; each
-    entry of a list names one in these ways."""
+    """Its options that name a plug-in, with the kind of the plug-in. If the option is a table, `use` names the plug-in;
+    each entry of a list names one in either way."""
     passes_on: str = ""
-    """The one of these options whose plug-in has the keys that the stage itself does not know."""
+    """The one of these options whose plug-in takes the keys that the stage itself does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage as it is carried out: what is repeated is there as often."""
+    """A stage as it is carried out; a repeated stage is there once for each round."""
 
     name: str
-    """Unlike all others': `NAME`, or `REPEAT2.NAME` in the second round of a repeat."""
+    """The unique name: `NAME`, or `REPEAT2.NAME` in the second round of a repeat."""
     kind: str
     table: str
-    """Where it stands in the recipe, for messages."""
+    """The stage's place in the recipe, for messages."""
     options: Mapping[str, Any]
     before: Mapping[str, str]
-    """What the names of stages mean here: of those that ran before, the last one of that name."""
+    """The full names that the names of stages stand for here: of the earlier stages, the last one of each name."""
     earlier: "tuple[PlannedStage, ...]" = ()
-    """The same stage in the rounds before this one, first to last, each without its own."""
+    """The same stage in the rounds before this one, first to last, each with an empty `earlier`."""
 
     @property
     def title(self) -> str:
-        """What it is called in its list of stages, in every round."""
+        """The stage's name in its list of stages, the same in every round."""
         return self.name.rpartition(".")[2]
 
     def data(self) -> list[str]:
-        """Return what it reads: full names of stages, and paths. Raises `StagesError`."""
+        """Return the references that it reads: full names of stages, and paths. Raises `StagesError`."""
         given = self.options.get("data")
         references = [given] if isinstance(given, str) else given
         if not isinstance(references, Sequence) or not references:
@@ -115,7 +116,7 @@ class PlannedStage:
         return [self._meant(str(reference)) for reference in references]
 
     def start(self) -> str | None:
-        """Return the full name of the stage whose model it goes on with, or `INITIAL`; None for the policy as it is.
+        """Return the full name of the stage whose model it continues with, or `INITIAL`; None for the policy as it is.
 
         Raises `StagesError`.
         """
@@ -140,7 +141,7 @@ class PlannedStage:
 
 
 def is_path(reference: str) -> bool:
-    """Return whether a reference to data is a file's path, and no stage's name."""
+    """Return whether a reference to data is the path of a file, and not the name of a stage."""
     return reference.endswith((".jsonl", ".json", ".parquet")) or "/" in reference
 
 
@@ -169,7 +170,7 @@ def _with_earlier(plan: Sequence[PlannedStage]) -> Iterator[PlannedStage]:
 
 
 def _above(name: str) -> list[str]:
-    """Return the names that a full name begins with, up to each of its dots."""
+    """Return the beginnings of a full name, up to each of its dots."""
     return [name[:place] for place, letter in enumerate(name) if letter == "."]
 
 

@@ -1,34 +1,34 @@
-"""JSON from outside, read in the one way in which every reader would understand it."""
+"""A reader of JSON from outside that accepts only what every reader would understand in the same way."""
 
 import json
 from collections import Counter
 from typing import Any, Final, NoReturn
 
 MAX_OBJECT_CHARS: Final = 65_536
-"""Of an object that `read_object` takes, such as the arguments of a call."""
+"""Maximum length of an object that `read_object` takes, such as the arguments of a call."""
 _MAX_DEPTH: Final = 16
 _SHOWN_CHARS: Final = 60
 
 
 class Ambiguous(ValueError):
-    """Python's reader takes it, and others would not, or would read it otherwise."""
+    """JSON that Python's reader accepts, and that others would refuse or read differently."""
 
 
 def loads(text: str) -> Any:
-    """Parse JSON. Raises ValueError, `Ambiguous` for NaN and for a key that stands twice, RecursionError for depth."""
+    """Parse JSON. Raises ValueError, `Ambiguous` for NaN and for a duplicate key, RecursionError for deep nesting."""
     return json.loads(text, object_pairs_hook=_object, parse_constant=refuse)
 
 
 def refuse(constant: str) -> NoReturn:
-    """Raise `Ambiguous` for `NaN` and `Infinity`, which Python's reader takes for numbers."""
+    """Raise `Ambiguous` for `NaN` and `Infinity`, which Python's reader accepts as numbers."""
     raise Ambiguous(f"{constant} is no number of JSON")
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that a text from outside is; None for any other, however it is made.
+    """Return the JSON object in a text from outside; None for any other text, however it is made.
 
-    None also for one of more than `MAX_OBJECT_CHARS` or nested too deeply, that names a key twice, or holds NaN or half
-    a surrogate pair: what different readers understand in different ways is not understood.
+    Also None for an object that has more than `MAX_OBJECT_CHARS`, is nested too deeply, names a key twice, or holds NaN
+    or half a surrogate pair: JSON that readers understand in different ways is not accepted.
     """
     if len(text) > MAX_OBJECT_CHARS:
         return None

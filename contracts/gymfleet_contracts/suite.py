@@ -1,4 +1,4 @@
-"""A suite: environments that one model is measured on, and how their figures become one."""
+"""A suite: the environments that one model is measured on, and how their figures are combined into one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,19 +12,19 @@ from gymfleet_contracts.recipe_sections import EnvironmentSection
 
 
 class SuiteEnvironment(EnvironmentSection):
-    """A recipe's table of an environment, of which only what is measured counts, and how it is measured."""
+    """An environment's table as in a recipe, of which only what concerns measurements counts, and how to measure it."""
 
     episodes: PositiveInt = 200
     """Held-out tasks to play, once each."""
     metric: Literal["success", "score"] = "success"
-    """What its figure is: the share of solved tasks, or the mean score."""
+    """Its figure: the share of solved tasks, or the mean score."""
     reference: PositiveFloat | None = None
-    """The figure, in percent, that counts as 1 in the overall score: AgentBench has the mean of the models that it was
+    """The figure, in percent, that counts as 1 in the overall score. AgentBench uses the mean of the models that it was
     published with, and calls its inverse the weight (arXiv:2308.03688, table 3)."""
 
 
 class Suite(WireModel):
-    """What a suite's file says."""
+    """The contents of a suite's file."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     description: str = ""
@@ -32,7 +32,7 @@ class Suite(WireModel):
 
     @model_validator(mode="after")
     def environments_are_told_apart(self) -> Self:
-        """Figures are kept by title, and an overall score needs all references or none."""
+        """Require different titles, by which figures are kept, and all references or none, for the overall score."""
         titles = [env.title for env in self.environments]
         if twice := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"two tables are called {', '.join(twice)}: give them labels")
@@ -46,7 +46,7 @@ class Suite(WireModel):
 
         .. math:: \frac{1}{n} \sum_i \frac{100 f_i}{r_i}
 
-        as AgentBench has it (arXiv:2308.03688, section 3.2): 1 is what its models reached on average.
+        as in AgentBench (arXiv:2308.03688, section 3.2): 1 is the average of its models.
         """
         shares = [
             100 * figure / env.reference
@@ -57,5 +57,5 @@ class Suite(WireModel):
 
 
 def load_suite(path: Path) -> Suite:
-    """Read a TOML suite. RecipeError names the file, the key and what is wrong with it."""
+    """Read a TOML suite. Raises `RecipeError`, which names the file, the key and what is wrong with it."""
     return load_document(path, Suite, "suite")

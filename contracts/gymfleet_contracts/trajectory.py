@@ -14,14 +14,14 @@ from gymfleet_contracts.session import Sealed, SeatName, StateKey, TaskRef
 Purpose = Literal["train", "eval", "demonstration", "collect"]
 
 EXPERT: Final = "expert"
-"""The model of episodes that an environment's expert wrote: what stands there was not sampled."""
+"""The `model` of episodes that an environment's expert wrote: their replies were not sampled."""
 
 MAX_GROUP_SIZE: Final = 1024
 MAX_SEEN_BYTES: Final = 16 * 1024 * 1024
-"""Of all images that an episode's prompts show, each counted once."""
+"""Maximum size of all images that an episode's prompts show, each counted once."""
 
 _LOGPROB_EPSILON: Final = 1e-3
-"""How far above 0 rounding may put the log-probability of a certain token."""
+"""How far above 0 rounding may put the log-probability of a token whose probability is 1."""
 
 StrategyName = Annotated[str, Field(min_length=1, max_length=256)]
 TokenIds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], NUMBERS]
@@ -31,7 +31,7 @@ Logprob = Annotated[float, Field(strict=True, allow_inf_nan=False, le=_LOGPROB_E
 
 
 AGENT: Final = "agent"
-"""The role of a reply for which its strategy names no other."""
+"""The role of a reply if its strategy names no other."""
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 
 TurnContext = Literal["continued", "replaced"]
@@ -40,7 +40,7 @@ NodeId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 def _absent_without(default: Any) -> Any:
-    """Return a field that stands in a record only where it says something."""
+    """Return a field that is left out of a record if it has its default value."""
     return Field(default, exclude_if=lambda value: value == default)
 
 
@@ -91,11 +91,11 @@ class ReplyEnd(StrEnum):
     STOP = "stop"
     """The policy ended it."""
     LENGTH = "length"
-    """It was cut by `max_response_tokens` or by the context: what stands may be half an action."""
+    """It was cut by `max_response_tokens` or by the context: it may end in half an action."""
 
 
 class PolicyRef(WireModel):
-    """Which weights wrote the episode; the two differ when a publish fell into it."""
+    """The weights that wrote the episode; the two versions differ if a new version was published meanwhile."""
 
     model: str
     version_min: PolicyVersion
@@ -103,7 +103,7 @@ class PolicyRef(WireModel):
 
     @model_validator(mode="after")
     def versions_are_ordered(self) -> Self:
-        """`version_min <= version_max`."""
+        """Require `version_min <= version_max`."""
         if self.version_min > self.version_max:
             raise ValueError(f"version_min is {self.version_min}, above version_max, {self.version_max}")
         return self
@@ -114,23 +114,23 @@ class PolicyRef(WireModel):
 
 
 class VersionSpan(WireModel):
-    """Tokens in a row that one version of the policy sampled."""
+    """Consecutive tokens that one version of the policy sampled."""
 
     version: PolicyVersion
     num_tokens: Annotated[int, Field(ge=1), NUMBER]
 
 
 def sampled_by(version: int, num_tokens: int) -> tuple[VersionSpan, ...]:
-    """Return the spans of a reply that one version sampled as a whole."""
+    """Return the spans of a reply that a single version sampled."""
     return (VersionSpan(version=version, num_tokens=num_tokens),) if num_tokens else ()
 
 
 class StateValue(WireModel):
-    """What a state is worth: the mean total reward of episodes that were played on from it by the policy."""
+    """The value of a state: the mean total reward of the episodes that the policy played on from it."""
 
     mean: Finite
     samples: Annotated[int, Field(ge=1), NUMBER]
-    """How many were played on."""
+    """Number of these episodes."""
 
 
 class PromptImage(WireModel):
@@ -138,7 +138,7 @@ class PromptImage(WireModel):
 
     sha256: Sha256
     start: Annotated[int, Field(ge=0), NUMBER]
-    """Of its first token, in the turn's `prompt_token_ids`."""
+    """The position of its first token in the turn's `prompt_token_ids`."""
     num_tokens: Annotated[int, Field(ge=1), NUMBER]
 
     @property
@@ -152,31 +152,31 @@ class Turn(WireModel):
 
     observation: str
     parts: Parts = ()
-    """The observation in full, where it is more than text. The prompt has the text, and what `prompt_images` says."""
+    """The observation in full, if it is more than text. The prompt has the text, and the images of `prompt_images`."""
     role: RoleName = _absent_without(AGENT)
-    """As what the policy was asked, such as `planner`: stages may train on the tokens of some roles alone."""
+    """The role in which the policy was asked, such as `planner`: stages may train on the tokens of some roles alone."""
     context: TurnContext = _absent_without("continued")
     """`"replaced"`: the prompt begins a new sequence, and the policy did not see the tokens of the turns before it."""
     prompt_token_ids: TokenIds
-    """Only what is new since the last response: template, observation, generation prompt. Where the context was
-    replaced, the whole prompt."""
+    """Only the tokens that are new since the last response: template, observation, generation prompt. If the context
+    was replaced, the whole prompt."""
     prompt_images: Annotated[tuple[PromptImage, ...], Field(exclude_if=is_absent)] = ()
     """The images that the prompt shows, where the policy sees them, in order; the trajectory has the files."""
     response_token_ids: TokenIds
     response_logprobs: tuple[Logprob, ...] | None
-    """As the engine gave them, after temperature and top-p; None when an expert wrote the turn."""
+    """Log-probabilities as the engine gave them, after temperature and top-p; None if an expert wrote the turn."""
     policy_versions: tuple[VersionSpan, ...] = _absent_without(())
-    """Which version sampled which response tokens, in order; none where an expert wrote the turn. Several where new
-    weights went live while the reply was sampled."""
+    """Which version sampled which response tokens, in order; empty if an expert wrote the turn. There are several if
+    new weights went live while the reply was sampled."""
     text: str
     reply_end: ReplyEnd = ReplyEnd.STOP
     thought: str
     notes: dict[str, str] = _absent_without({})
-    """What the reply says besides, by the names of its format: a plan, a prediction."""
+    """The other parts of the reply, by the names of its format: a plan, a prediction."""
     num_reasoning_tokens: Annotated[int, Field(ge=0), NUMBER] = _absent_without(0)
-    """Of the response those in which the model thought, where its chat template has a place for that."""
+    """Number of response tokens in which the model thought, if its chat template has a place for thoughts."""
     action: str | None
-    """What the reply asks the environment to do; None where it asks for nothing. A turn without an action is no
+    """What the reply asks the environment to do; None if it asks for nothing. A turn without an action is not an
     environment step."""
     format_valid: StrictBool
     """The reply follows the format to the letter."""
@@ -187,25 +187,27 @@ class Turn(WireModel):
     truncated: StrictBool = False
     info: dict[str, JsonValue] = Field(default_factory=dict)
     sealed: Sealed = None
-    """For the reward service alone, as the step's result has it."""
+    """Sealed data for the reward service alone, from the step's result."""
     generate_s: Finite = 0.0
     environment_s: Finite = 0.0
     node: NodeId | None = _absent_without(None)
-    """Where a strategy branched: the node of the group's tree that the turn leads to. Trajectories share the turns
-    whose nodes they share."""
+    """If a strategy branched: the node of the group's tree that the turn leads to. Trajectories share the turns whose
+    nodes they share."""
     parent: NodeId | None = _absent_without(None)
-    """The node that the turn leads on from."""
+    """The node from which the turn leads on."""
     state_key: StateKey = None
-    """The environment's key of the state in which the turn was played, where the trainer asked for keys."""
+    """The environment's key of the state in which the turn was played, if the trainer asked for keys."""
     value: StateValue | None = _absent_without(None)
-    """What the state in which the turn was played is worth, where the strategy played on from it several times."""
+    """The value of the state in which the turn was played, if the strategy played on from it several times."""
     node_value: Finite | None = _absent_without(None)
-    """What a search said of the node that the turn leads to: the reward service's number, or the strategy's own."""
+    """The value of the node that the turn leads to in a search: the reward service's number, or the strategy's own."""
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """One log-probability and one version per sampled token; versions ascend from span to span; images follow one
-        another within the prompt.
+        """Require that the parts of the turn fit together.
+
+        There is one log-probability and one version per sampled token, versions ascend from span to span, and images
+        follow one another within the prompt.
         """
         end = 0
         for image in self.prompt_images:
@@ -230,7 +232,7 @@ class Turn(WireModel):
 
 
 class Trajectory(WireModel):
-    """An episode. `trajectory_id` is `run/group/sample` and the key to idempotence."""
+    """An episode. `trajectory_id` is `run/group/sample` and the key for idempotence."""
 
     trajectory_id: str
     run_id: str
@@ -238,26 +240,28 @@ class Trajectory(WireModel):
     sample: Annotated[int, Field(ge=0), NUMBER]
     attempt: Integer = 1
     replay: Annotated[int, Field(ge=0), NUMBER] = 0
-    """Of the request that it answers: 0 unless the trainer asked for this sample again."""
+    """The `replay` of the request that it answers: 0 unless the trainer asked for this sample again."""
     task: TaskRef
     sealed: Sealed = None
-    """For the reward service alone, as the session's beginning has it."""
+    """Sealed data for the reward service alone, from the beginning of the session."""
     policy: PolicyRef
     strategy: StrategyName = "independent"
-    """How it was played: the reference under which the request named it."""
+    """The strategy that played it, by the reference in the request."""
     seat: SeatName | None = _absent_without(None)
     """The player of a game whose episode it is."""
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE), NUMBER] | None = _absent_without(None)
-    """How many episodes the group has, where a strategy that plays them together decided that; otherwise it has as many
-    as were asked for."""
+    """Number of episodes in the group, if a strategy that plays them together decided it; otherwise the group has as
+    many as were asked for."""
     selected: StrictBool = _absent_without(False)
-    """A search chose it for how well it ended: it is no sample of the policy, and no policy gradient learns from it."""
+    """A search chose it for how well it ended: it is not a sample of the policy, and no policy gradient learns from
+    it."""
     rejected: StrictBool = _absent_without(False)
-    """A search tried it and chose others; it was handed in because that was asked for. It is as little a sample of the
-    policy, and it is not imitated either: it is there to be compared with."""
+    """A search tried it and chose others; it was returned because the request asked for it. It is not a sample of the
+    policy either, and it is not imitated: it is there for comparison."""
     purpose: Purpose = "train"
     temperature: Annotated[Finite, Field(ge=0)] | None = _absent_without(None)
-    """At which its tokens were drawn; None where an expert wrote them, and in records that do not say it."""
+    """The temperature at which its tokens were sampled; None if an expert wrote them, and in records that do not give
+    it."""
     format: str
     """The name of the reply format."""
     format_version: Integer
@@ -265,15 +269,15 @@ class Trajectory(WireModel):
     final_observation: str = ""
     """What the environment showed after the last action."""
     final_parts: Parts = ()
-    """The same in full, where it is more than text."""
+    """`final_observation` in full, if it is more than text."""
     final_prompt_token_ids: TokenIds = ()
-    """`final_observation` as the next prompt would have held it, behind the last sequence, where the recipe cut the
-    episode: a critic values the state from which the policy was not let go on."""
+    """The tokens of `final_observation` as the next prompt would have held them, after the last sequence, if the recipe
+    cut the episode: a critic values the state from which the policy was not allowed to continue."""
     images: Annotated[tuple[ImageFile, ...], Field(exclude_if=is_absent)] = ()
     """The files of the images that its prompts show, each once."""
     status: Status
     score: Finite = 0.0
-    """The environment's own, in [0, 1]."""
+    """The environment's score, in [0, 1]."""
     success: StrictBool = False
     finish_reason: FinishReason
     error: str | None = None
@@ -283,9 +287,10 @@ class Trajectory(WireModel):
 
     @model_validator(mode="after")
     def parts_fit_together(self) -> Self:
-        """The id says run, group and sample, which is one of the group's.
+        """Require that the parts of the trajectory fit together.
 
-        The policy's versions span the turns'; what it sampled has its odds.
+        The id names run, group and sample, and the sample is one of the group's. The policy's versions span those of
+        the turns, and the policy's replies have log-probabilities.
         """
         if self.trajectory_id != (expected := trajectory_id(self.run_id, self.group_id, self.sample)):
             raise ValueError(f"trajectory_id is {self.trajectory_id!r}, its parts make {expected!r}")
@@ -306,7 +311,7 @@ class Trajectory(WireModel):
         return self
 
     def _require_files(self) -> None:
-        """Raise ValueError unless there is a file for each image that is seen, and no other."""
+        """Raise ValueError unless there is a file for each image that prompts show, and no other."""
         shown = {image.sha256 for turn in self.turns for image in turn.prompt_images}
         if not shown and not self.images:
             return
@@ -318,12 +323,13 @@ class Trajectory(WireModel):
 
     @property
     def by_expert(self) -> bool:
-        """Whether an environment's expert wrote the replies: they have no log-probabilities."""
+        """Whether an environment's expert wrote the replies, which then have no log-probabilities."""
         return self.policy.model == EXPERT
 
     def sequences(self) -> list[tuple[Turn, ...]]:
-        """The turns of each token sequence that the policy was sampled from, in order: one, or more where a turn
-        replaced the context.
+        """Return the turns of each token sequence that the policy was sampled from, in order.
+
+        There is one sequence, or more if a turn replaced the context.
         """
         starts = [place for place, turn in enumerate(self.turns) if place == 0 or turn.context == "replaced"]
         return [self.turns[start:end] for start, end in pairwise([*starts, len(self.turns)])]
@@ -341,7 +347,7 @@ class RewardComponent(WireModel):
     weight: Finite
     value: Finite
     error: str | None = None
-    """Why the component could not be computed, where its options say that it then counts 0."""
+    """Why the component could not be computed, if its options say that it then counts 0."""
 
 
 class Reward(WireModel):
@@ -366,7 +372,7 @@ class ScoredTrajectory(WireModel):
 
     @model_validator(mode="after")
     def reward_fits_the_trajectory(self) -> Self:
-        """A reward for each token, of an episode that says something about the policy."""
+        """Require a reward for each token, and none for an episode that says nothing about the policy."""
         if self.reward is None:
             return self
         if not self.trajectory.status.trainable:
@@ -381,7 +387,7 @@ class ScoredTrajectory(WireModel):
 
 
 def _shown(numbers: list[int]) -> str:
-    """Enough of a list of numbers to see what is wrong with it."""
+    """Return enough of a list of numbers to see what is wrong with it."""
     return str(numbers) if len(numbers) <= 16 else f"{numbers[:16]} and {len(numbers) - 16} more"
 
 
@@ -389,5 +395,5 @@ TrajectoryId = Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+/\d+$")]
 
 
 def trajectory_id(run_id: str, group_id: str, sample: int) -> str:
-    """The deterministic id of one sample of a group."""
+    """Return the deterministic id of one sample of a group."""
     return f"{run_id}/{group_id}/{sample}"

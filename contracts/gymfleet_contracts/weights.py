@@ -1,4 +1,4 @@
-"""What lies in the directory of a published version: its buckets, the tensors in each, and their checksums."""
+"""The contents of a published version's directory: its buckets, the tensors in each, and their checksums."""
 
 import json
 import math
@@ -27,16 +27,16 @@ ITEM_BYTES: Final[dict[DtypeName, int]] = {
 
 _MOST_BYTES: Final = 1 << 50
 _WORD: Final = 8
-"""Bytes begin at a multiple of it, so that tensors do."""
+"""A bucket's bytes begin at a multiple of this in its file, so that its tensors do."""
 
 _ALIGNED: Final = 256
-"""Bytes of buckets begin at a multiple of it in the memory of a GPU."""
+"""A bucket's bytes begin at a multiple of this in the memory of a GPU."""
 
 Count = Annotated[int, Field(ge=0, le=_MOST_BYTES), NUMBER]
 
 
 class StoredTensor(WireModel):
-    """A tensor, and the bytes of its bucket in which it lies."""
+    """A tensor, and the range of its bucket's bytes that holds it."""
 
     name: Annotated[str, Field(min_length=1, max_length=1000)]
     dtype: DtypeName
@@ -46,7 +46,7 @@ class StoredTensor(WireModel):
 
     @model_validator(mode="after")
     def has_its_size(self) -> Self:
-        """The bytes are as many as the shape says."""
+        """Require as many bytes as the shape needs."""
         if self.end - self.begin != math.prod(self.shape) * ITEM_BYTES[self.dtype]:
             raise ValueError(
                 f"{self.name} lies in bytes {self.begin} to {self.end}, which is not the size of its shape"
@@ -55,7 +55,7 @@ class StoredTensor(WireModel):
 
 
 class Bucket(WireModel):
-    """A file of safetensors. Its bytes are those after the header."""
+    """A safetensors file. Its bytes are those after the header."""
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors$")]
     size_bytes: Count
@@ -64,14 +64,14 @@ class Bucket(WireModel):
 
     @model_validator(mode="after")
     def is_filled(self) -> Self:
-        """The tensors lie one after the other from the first byte to the last."""
+        """Require that the tensors follow one another from the first byte to the last."""
         ends = [0, *(tensor.end for tensor in self.tensors)]
         if [tensor.begin for tensor in self.tensors] != ends[:-1] or ends[-1] != self.size_bytes:
             raise ValueError(f"the tensors of {self.file} do not fill its {self.size_bytes} bytes one after the other")
         return self
 
     def header(self) -> bytes:
-        """Return what stands before the bytes in the file."""
+        """Return the header, which precedes the bytes in the file."""
         entries = {
             one.name: {"dtype": one.dtype, "shape": one.shape, "data_offsets": (one.begin, one.end)}
             for one in self.tensors
@@ -88,7 +88,7 @@ class WeightsManifest(WireModel):
 
     @model_validator(mode="after")
     def says_everything_once(self) -> Self:
-        """No file and no tensor stands twice."""
+        """Require that no file and no tensor is listed twice."""
         for names in (
             sorted(bucket.file for bucket in self.buckets),
             sorted(tensor.name for bucket in self.buckets for tensor in bucket.tensors),
@@ -99,12 +99,12 @@ class WeightsManifest(WireModel):
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all tensors."""
+        """Return the size of all tensors in bytes."""
         return sum(bucket.size_bytes for bucket in self.buckets)
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return where each bucket begins in a memory that holds all of them, and at last where that ends."""
+        """Return where each bucket begins in a memory that holds all of them, and finally where that memory ends."""
         return tuple(accumulate((-(-one.size_bytes // _ALIGNED) * _ALIGNED for one in self.buckets), initial=0))
 
 
@@ -112,34 +112,35 @@ _Handle = Annotated[Base64Bytes, Field(min_length=1, max_length=1024, json_schem
 
 
 class WeightsOnGpu(WireModel):
-    """The memory of a GPU in which the trainer holds a version: its buckets, as its directory's manifest places them.
+    """The GPU memory in which the trainer holds a version: its buckets, placed as in its directory's manifest.
 
-    It is what CUDA gives another process of the machine to open that memory by, as `torch.UntypedStorage` takes it.
+    The fields are what CUDA gives another process of the machine for opening that memory, as `torch.UntypedStorage`
+    takes it.
     """
 
     device: Annotated[str, Field(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
-    """The UUID of the GPU: numbers differ from process to process."""
+    """The UUID of the GPU: the numbers of GPUs differ from process to process."""
     handle: _Handle
     size_bytes: Count
     offset_bytes: Count
-    """Of the memory in the block that the handle opens."""
+    """The offset of the memory in the block that the handle opens."""
     ref_counter_handle: _Handle
-    """The file of shared memory in which torch counts who has it open."""
+    """The shared-memory file in which torch counts who has the memory open."""
     ref_counter_offset: Count
     event_handle: _Handle
     event_sync_required: StrictBool
 
 
 class WeightsBroadcast(WireModel):
-    """Where one rollout service receives a version: in a process group of the trainer and all that it calls now."""
+    """How one rollout service receives a version: in a process group of the trainer and all services called now."""
 
     host: Annotated[str, Field(min_length=1, max_length=255)]
     """The trainer's address, as the service reaches it."""
     port: Annotated[int, Field(ge=1, le=65_535), NUMBER]
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Tells this transfer from others."""
+    """Distinguishes this transfer from others."""
     seat: Annotated[int, Field(ge=1, le=100_000), NUMBER]
-    """Tells this service from the others that are called."""
+    """Distinguishes this service from the others that are called."""
     timeout_s: Annotated[float, Field(gt=0, le=3600), NUMBER]
-    """For the transfer to begin, and for each bucket."""
+    """Time for the transfer to begin, and for each bucket."""
     manifest: WeightsManifest

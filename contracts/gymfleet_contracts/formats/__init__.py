@@ -1,1 +1,1 @@
-"""The reply formats that come with gymfleet, each a module under its name."""
+"""The reply formats that come with gymfleet, each in the module of its name."""

@@ -16,15 +16,15 @@ class Function(FormatOptions):
     """A kind of action as a function that the model calls."""
 
     name: Annotated[str, Field(pattern=TOOL_NAME)]
-    """What it is called."""
+    """The function's name."""
     action: Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]
     """The action that a call spells, with the arguments in braces: `put {object} in/on {place}`."""
     description: Annotated[str, Field(max_length=1024)] = ""
-    """For the model; without it the action with its braces."""
+    """The description for the model; by default the action with its braces."""
 
     @model_validator(mode="after")
     def parameters_are_told_apart(self) -> Self:
-        """Between two arguments stands a text, so that an action can be read as a call."""
+        """Require different arguments with text between them, so that an action can be read as a call."""
         names, texts = self.names, self.texts
         if len(set(names)) != len(names):
             raise ValueError(f"the action {self.action!r} names an argument twice")
@@ -41,12 +41,12 @@ class Function(FormatOptions):
 
     @property
     def texts(self) -> list[str]:
-        """Return the texts around the arguments, one more than those."""
+        """Return the texts around the arguments: one more than there are arguments."""
         return _ARGUMENT.split(self.action)[::2]
 
     @property
     def tool(self) -> Tool:
-        """Return it as OpenAI and MCP declare a tool, with a JSON Schema of its arguments."""
+        """Return the function as OpenAI and MCP declare a tool, with a JSON Schema of its arguments."""
         return Tool(
             name=self.name,
             description=self.description or f"Do: {self.action}",
@@ -59,7 +59,7 @@ class Function(FormatOptions):
         )
 
     def spelled(self, arguments: Mapping[str, JsonValue]) -> str | None:
-        """Return the action of a call; None for arguments that the schema does not allow."""
+        """Return the action that a call with these arguments spells; None if the schema does not allow them."""
         values = [arguments.get(name) for name in self.names]
         if len(arguments) != len(values) or not all(isinstance(value, str) and value.strip() for value in values):
             return None
@@ -67,7 +67,7 @@ class Function(FormatOptions):
         return texts[0] + "".join(f"{value}{text}" for value, text in zip(values, texts[1:], strict=True))
 
     def read(self, action: str) -> dict[str, str] | None:
-        """Return the arguments with which a call spells this action; None where none does."""
+        """Return the arguments of the call that spells this action; None if no call does."""
         first, *others = self.texts
         if not others:
             return {} if action == first else None

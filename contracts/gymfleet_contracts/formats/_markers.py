@@ -1,4 +1,4 @@
-"""Reading that formats with markers such as `Thought:` and `Action:` share."""
+"""Parsing shared by the formats with markers such as `Thought:` and `Action:`."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ SQL_FENCE: Final = "```sql"
 
 
 def without(marker: str, text: str) -> str:
-    """Return the text behind the marker that it may begin with."""
+    """Return the text without the marker that it may begin with."""
     return text.strip().removeprefix(marker).strip()
 
 
@@ -23,7 +23,7 @@ def first_line(text: str) -> tuple[str, bool]:
 
 
 def parse_marked(text: str, thought_marker: str, action_marker: str) -> ParsedReply:
-    """Read the last action behind its marker: the first line that is not blank."""
+    """Read the action after the last marker: the first line that is not blank."""
     head, marker, tail = text.rpartition(action_marker)
     if not marker:
         return no_action(without(thought_marker, text))
@@ -44,7 +44,7 @@ def parse_marked(text: str, thought_marker: str, action_marker: str) -> ParsedRe
 
 
 def _is_one_line(tail: str) -> bool:
-    """Return whether the text is a line, in the marker's own or the next, with nothing but blanks behind it."""
+    """Return whether the text is one line, on the marker's line or the next, followed only by blanks."""
     line, _, rest = tail.partition("\n")
     if not line.strip(" \t") and rest:
         line, _, rest = rest.partition("\n")

@@ -1,4 +1,4 @@
-"""What formats with tags such as `<think>...</think>` share, where a reply has notes beside thought and action."""
+"""The base of formats with tags such as `<think>...</think>` whose replies have notes besides thought and action."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
@@ -10,10 +10,10 @@ _THINK: Final = "think"
 
 
 class TaggedOptions(FormatOptions):
-    """What belongs to a reply."""
+    """Which parts a reply must have."""
 
     demands_notes: bool = False
-    """Without all that it says beside thought and action a reply is not well formed; the expert writes it empty."""
+    """Require all notes, the parts besides thought and action, in a well-formed reply; the expert writes them empty."""
 
 
 class Tagged(ReplyFormat[TaggedOptions]):
@@ -22,7 +22,7 @@ class Tagged(ReplyFormat[TaggedOptions]):
     Options = TaggedOptions
     examples = (*ReplyFormat.examples, "a < b && c > d", "first line\n  second line")
     asks: ClassVar[Mapping[str, str]]
-    """What is to be written in each tag; the first is the thought's, the last one the action's."""
+    """What the model is asked to write in each tag; the first is the thought's, the last the action's."""
 
     @property
     def instructions(self) -> str:
@@ -35,7 +35,7 @@ class Tagged(ReplyFormat[TaggedOptions]):
         return f"Invalid format. {self.instructions}"
 
     def parse(self, text: str) -> ParsedReply:
-        """Read the last action, and what stands before it; the action is complete if its tag is closed."""
+        """Read the last action, and the thought and notes before it; the action is complete if its tag is closed."""
         head, marker, tail = text.rpartition(f"<{self._action}>")
         if not marker:
             head, tail = text, ""
@@ -77,13 +77,13 @@ def tagged(tag: str, content: str) -> str:
 
 
 def first_in(tag: str, text: str) -> str | None:
-    """Return what the first such tag holds, up to its end or else that of the text; None without one."""
+    """Return the content of the first such tag, up to its end tag or else the end of the text; None without one."""
     _, marker, tail = text.partition(f"<{tag}>")
     return tail.partition(f"</{tag}>")[0].strip() if marker else None
 
 
 def _holds(tags: Sequence[str], text: str) -> bool:
-    """Return whether a text is one of each tag, in this order, with nothing but blanks outside of them."""
+    """Return whether a text has each tag exactly once, in this order, with only blanks outside the tags."""
     rest, outside = text, ""
     for tag in tags:
         if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:

@@ -24,7 +24,7 @@ class AgentbenchKg(ReplyFormat[FormatOptions]):
     examples = ("get_relations(#0)", "get_neighbors(A, b (c), people.person.profession)", "Final Answer: #2")
 
     def parse(self, text: str) -> ParsedReply:
-        """A final answer counts wherever it stands, else the first line of an action; nothing behind `Observation:`."""
+        """Read a final answer wherever it is, or else the first line of an action; ignore all after `Observation:`."""
         said, invented, _ = text.partition(_INVENTED)
         said = said.replace("\\_", "_")  # as Markdown escapes it, and AgentBench reads it
         call = _CALL.search(said)
@@ -50,5 +50,5 @@ class AgentbenchKg(ReplyFormat[FormatOptions]):
         )
 
     def render(self, thought: str, action: str) -> str:
-        """Write an answer as a line of its own, and anything else as a call."""
+        """Write an answer as a line of its own, and any other action as a call."""
         return f"{THOUGHT} {thought}\n{action if _FINAL.fullmatch(action) else f'{ACTION} {action}'}"

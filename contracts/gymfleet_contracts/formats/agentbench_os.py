@@ -36,7 +36,7 @@ class AgentbenchOs(ReplyFormat[FormatOptions]):
     )
 
     def parse(self, text: str) -> ParsedReply:
-        """The last `Act:` that names an action counts, and all blocks of the reply, as AgentBench reads them."""
+        """Read the last `Act:` that names an action, and all blocks of the reply, as AgentBench does."""
         head, marker, tail = text.rpartition(_ACT)
         action = tail.strip()
         if marker and _ACTION.fullmatch(action):
@@ -54,7 +54,7 @@ def _parse_sloppy(text: str) -> ParsedReply:
     blocks, end = _bash_blocks(text)
     for match in reversed(list(_ACT_LINE.finditer(text))):
         if (read := _action(match["action"].strip(), blocks)) is not None:
-            # A fence behind the last block may be the begin of another one, which would belong to the action.
+            # A fence after the last block may begin another block, which would belong to the action.
             ended = "`" not in text[end:] if read.startswith("bash") else match.end() < len(text)
             thought = without(_THINK, text[: match.start()])
             return ParsedReply(thought=thought, action=read, well_formed=False, complete=ended)
@@ -73,7 +73,7 @@ def _action(line: str, blocks: list[str]) -> str | None:
 
 
 def _bash_blocks(text: str) -> tuple[list[str], int]:
-    """Return the code of each closed block, and the place where the last of them ends."""
+    """Return the code of each closed block, and the position where the last block ends."""
     blocks = []
     place = 0
     while (fence := text.find(_BASH_FENCE, place)) >= 0:

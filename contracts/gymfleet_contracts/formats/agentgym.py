@@ -1,4 +1,4 @@
-"""`agentgym`: `Thought:` and `Action:`, each on a line of its own above what it names (AgentGym, arXiv:2406.04151)."""
+"""`agentgym`: `Thought:` and `Action:`, each on a line of its own above its text (AgentGym, arXiv:2406.04151)."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _BETWEEN: Final = f"\n\n{ACTION}\n"
 
 
 class Agentgym(ReplyFormat[FormatOptions]):
-    """`Thought:` and `Action:` above what they name; all that follows the last `Action:` counts, as in AgentGym."""
+    """`Thought:` and `Action:` above their texts; all that follows the last `Action:` counts, as in AgentGym."""
 
     instructions = "Your response should use the following format:\nThought:\n<Your Thought>\n\nAction:\n<Your Action>"
     complaint = f"Invalid format. {instructions}"

@@ -25,7 +25,7 @@ class Dbbench(ReplyFormat[FormatOptions]):
     examples = ("SELECT `a b` FROM t WHERE c = 'd'", "UPDATE t\nSET a = 1;", 'Final Answer: ["1", "2"]')
 
     def parse(self, text: str) -> ParsedReply:
-        """The first `Action:` counts, and of an operation the first block, as AgentBench reads them."""
+        """Read the first `Action:` and, for an operation, its first block, as AgentBench does."""
         head, marker, tail = text.partition(ACTION)
         if not marker:
             return no_action(without(THOUGHT, text))

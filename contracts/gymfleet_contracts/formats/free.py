@@ -1,12 +1,12 @@
-"""`free`: the whole reply is the action; how to reply is said by the task itself."""
+"""`free`: the whole reply is the action; the task itself says how to reply."""
 
 from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFormat
 
 
 class Free(ReplyFormat[FormatOptions]):
-    """The whole reply, of any number of lines, is the action; for tasks that say themselves how to reply.
+    """The whole reply, of any number of lines, is the action; for tasks that themselves say how to reply.
 
-    A thought has no place of its own, and is left out when writing.
+    A thought has no place in such a reply, and is left out in writing.
     """
 
     instructions = "Reply as the task asks."
@@ -14,7 +14,7 @@ class Free(ReplyFormat[FormatOptions]):
     examples = (*ReplyFormat.examples, "first line\n  second line")
 
     def parse(self, text: str) -> ParsedReply:
-        """Take the reply as it is, but for blanks around it."""
+        """Take the reply as it is, without blanks around it."""
         action = text.strip()
         return ParsedReply(thought="", action=action or None, well_formed=bool(action), complete=False)
 

@@ -5,7 +5,7 @@ from gymfleet_contracts.reply_format import FormatOptions, ParsedReply, ReplyFor
 
 
 class React(ReplyFormat[FormatOptions]):
-    """`Thought: ... Action: ...`; the last `Action:` counts, and of what follows it the first line."""
+    """`Thought: ... Action: ...`; the first line after the last `Action:` counts."""
 
     instructions = 'Answer with "Thought: <your reasoning> Action: <your action>".'
     complaint = f"Invalid format. {instructions}"

@@ -13,20 +13,20 @@ _THINK: Final = "think"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a reply does."""
+    """A reply's search or answer."""
 
     verb: Verb
     content: str
-    """What is searched for, or answered; without blanks around it, and perhaps empty."""
+    """The query or the answer, without blanks around it; it may be empty."""
     begin: int
-    """Where in the reply its tag stands."""
+    """Where its tag begins in the reply."""
 
 
 def read_move(text: str) -> Move | None:
-    """Return what a reply does, as AgentGym's server reads it; None where no tag is closed.
+    """Return a reply's move, as AgentGym's server reads it; None if no tag is closed.
 
-    The first pair of tags decides whether it searches or answers, and a search is what that pair holds. Of several
-    answers the last one counts.
+    The first pair of tags decides whether the reply searches or answers; the query of a search is the content of that
+    pair. Of several answers, the last one counts.
     """
     begin, verb, content = min(
         (found for verb in _VERBS if (found := _first_pair(verb, text)) is not None), default=(-1, _VERBS[0], "")
@@ -37,7 +37,7 @@ def read_move(text: str) -> Move | None:
 
 
 class Searchqa(ReplyFormat[FormatOptions]):
-    """`<think>...</think>`, then `<search>...</search>` or `<answer>...</answer>`, as AgentGym's SearchQA has them."""
+    """`<think>...</think>`, then `<search>...</search>` or `<answer>...</answer>`, as in AgentGym's SearchQA."""
 
     instructions = (
         "Answer with\n<think>your reasoning</think>\nand then either\n<search>what to search for</search>\nor\n"
@@ -51,7 +51,7 @@ class Searchqa(ReplyFormat[FormatOptions]):
     examples = ("<search>river Elbe</search>", "<answer>a < b && c > d</answer>", "<answer>two\nlines</answer>")
 
     def parse(self, text: str) -> ParsedReply:
-        """Read what AgentGym's server would do; it is complete, because its tag is closed."""
+        """Read what AgentGym's server would execute; it is complete, because its tag is closed."""
         move = read_move(text)
         if move is None:
             return no_action(_thought(text))
@@ -75,7 +75,7 @@ def _first_pair(verb: Verb, text: str) -> tuple[int, Verb, str] | None:
 
 
 def _last_answer(text: str) -> str:
-    """Return what the last pair of tags holds, counting pairs from the beginning."""
+    """Return the content of the last pair of answer tags, counting pairs from the beginning."""
     last, place = "", 0
     while (begin := text.find("<answer>", place)) >= 0:
         end = text.find("</answer>", begin)

@@ -17,7 +17,7 @@ class Sqlgym(ReplyFormat[FormatOptions]):
     examples = ("SELECT `a b` FROM t WHERE c = 'd'", "SELECT a\nFROM t;")
 
     def parse(self, text: str) -> ParsedReply:
-        """The last block counts, as AgentGym's client reads it."""
+        """Read the last block, as AgentGym's client does."""
         head, marker, block = text.rpartition(SQL_FENCE)
         if not marker:
             return replace(parse_marked(text, THOUGHT, ACTION), well_formed=False)

@@ -10,16 +10,16 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 
 
 class TagsOptions(FormatOptions):
-    """The names of the tags: OpenManus-RL, for example, has `think` and `act`."""
+    """The names of the tags; OpenManus-RL, for example, uses `think` and `act`."""
 
     thought_tag: Tag = "think"
-    """Around the reasoning."""
+    """The tag around the reasoning."""
     action_tag: Tag = "action"
-    """Around the action."""
+    """The tag around the action."""
 
     @model_validator(mode="after")
     def tags_differ(self) -> Self:
-        """Two tags of one name could not be told apart."""
+        """Require that the two tags have different names."""
         if self.thought_tag == self.action_tag:
             raise ValueError("thought_tag and action_tag must differ")
         return self
@@ -62,7 +62,7 @@ class Tags(ReplyFormat[TagsOptions]):
         )
 
     def render(self, thought: str, action: str) -> str:
-        """Write both, one right behind the other."""
+        """Write both, one directly after the other."""
         return thought.join(self._thought) + action.join(self._action)
 
     def _read_thought(self, head: str) -> str:

@@ -1,4 +1,4 @@
-"""`think_act`: `Think: ...`, then `Act: ...`, each in a line of its own, for every environment."""
+"""`think_act`: `Think: ...`, then `Act: ...`, each on a line of its own, for every environment."""
 
 from typing import Final
 
@@ -20,5 +20,5 @@ class ThinkAct(ReplyFormat[FormatOptions]):
         return parse_marked(text, _THINK, _ACT)
 
     def render(self, thought: str, action: str) -> str:
-        """Write both, each in its line."""
+        """Write both, each on its own line."""
         return f"{_THINK} {thought}\n{_ACT} {action}"

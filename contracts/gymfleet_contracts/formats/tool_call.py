@@ -21,18 +21,18 @@ class ToolCallOptions(FormatOptions):
     functions: Annotated[tuple[Function, ...], Field(min_length=1, max_length=64)] | Literal["environment"] = (
         Function(name="act", action="{action}", description="Take one action, written as the instructions name it."),
     )
-    """`"environment"`: the tools that the environment declares, which checks their arguments; its expert cannot
+    """`"environment"`: the tools that the environment declares; it checks their arguments, and its expert cannot
     demonstrate with them. Or functions, each with `name`, `action` and `description`:
-    `{ name = "go", action = "go to {place}" }` makes `go to shelf 1` of a call with the place `shelf 1`. Of several
-    that spell an action of the expert's the first is called."""
+    `{ name = "go", action = "go to {place}" }` turns a call with the place `shelf 1` into `go to shelf 1`. If several
+    functions spell an action of the expert, the first of them is called."""
     style: Literal["hermes", "agentgym", "template"] = "hermes"
     """`"hermes"`: free text, then JSON with `name` and `arguments` between `<tool_call>` tags, as Qwen's models are
-    trained to. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`. `"template"`: the model's own
-    chat template declares the functions, and calls are written and read as it has them."""
+    trained to write. `"agentgym"`: JSON alone, with `thought`, `function_name` and `arguments`. `"template"`: the
+    model's own chat template declares the functions, and calls are written and read in its form."""
 
     @model_validator(mode="after")
     def functions_are_told_apart(self) -> Self:
-        """Two functions of one name could not be told apart."""
+        """Require that all functions have different names."""
         if self.functions == "environment":
             return self
         names = [function.name for function in self.functions]
@@ -73,7 +73,7 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         return f"Invalid call. Functions: {names}. {asked}"
 
     def with_tools(self, tools: tuple[Tool, ...]) -> "ToolCall":
-        """Declare the environment's tools, where the options ask for them. Raises ValueError if it has none."""
+        """Declare the environment's tools if the options ask for them. Raises ValueError if it has none."""
         if self.options.functions != "environment":
             return self
         if not tools:
@@ -82,11 +82,11 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Return the functions, where the template declares them."""
+        """Return the functions if the chat template declares them."""
         return tuple(self._tools.values()) if self._native else ()
 
     def read(self, reply: ModelReply) -> ParsedReply:
-        """Read the call that the template understood. A reply of several calls is none: an action is one."""
+        """Read the call that the template understood. A reply with several calls has no action: an action is one."""
         if not self._native:
             return super().read(reply)
         thought = "\n".join(part for part in (reply.reasoning, reply.content) if part)
@@ -96,7 +96,7 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         return ParsedReply(thought, action, bool(action) and reply.clean, complete=bool(action), call=call)
 
     def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:
-        """Call the first function that spells the action. Raises ValueError where none does."""
+        """Call the first function that spells the action. Raises ValueError if none does."""
         if not self._native:
             return super().compose(thought, action, thinks=thinks)
         name, arguments = self._call_of(action)
@@ -112,11 +112,11 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         return f"Answer with a call of one of them, and nothing else:\n{call}"
 
     def parse(self, text: str) -> ParsedReply:
-        """Read the last call. It is complete if its tag is closed, or its JSON."""
+        """Read the last call. It is complete if its tag, or its JSON, is closed."""
         return self._parse_hermes(text) if self._hermes else self._parse_agentgym(text)
 
     def render(self, thought: str, action: str) -> str:
-        """Write a call of the first function that spells the action. Raises ValueError where none does."""
+        """Write a call of the first function that spells the action. Raises ValueError if none does."""
         return self._written(thought, *self._call_of(action))
 
     def _call_of(self, action: str) -> tuple[str, dict[str, str]]:
@@ -155,7 +155,7 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         return ParsedReply(thought, action, well_formed, complete=action is not None, call=call)
 
     def _called(self, text: str, key: str, known: set[str]) -> tuple[str | None, Call | None, str]:
-        """Return the action that a call spells, the call where the environment spells it, and the thought in it."""
+        """Return the action that a call spells, the call if the environment spells it, and the thought in it."""
         given = read_object(text)
         if given is None or not given.keys() <= known:
             return None, None, ""
@@ -165,7 +165,7 @@ class ToolCall(ReplyFormat[ToolCallOptions]):
         return (*self._spelled(name, arguments), thought.strip())
 
     def _spelled(self, name: str, arguments: dict[str, Any]) -> tuple[str | None, Call | None]:
-        """Return the action that a call spells, and the call where the environment spells it."""
+        """Return the action that a call spells, and the call if the environment spells it."""
         if name not in self._tools:
             return None, None
         if name not in self._functions:

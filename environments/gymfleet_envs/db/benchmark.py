@@ -66,8 +66,8 @@ class _Entry(BaseModel):
 def benchmark_tasks(data: Path, options: DbOptions) -> ListedTasks[DbTask]:
     """Return a task per line; its id is the file's name without its ending, a dot, and the line's number from 0.
 
-    `dev` is for validation, `standard`, `std` and `test` for testing, any other file for training. A line is left out and
-    named in the log if a row of its table has more or fewer values than there are columns. Raises `TaskDataError`.
+    `dev` is for validation, `standard`, `std` and `test` for testing, any other file for training. A line is left out
+    and named in the log if a row of its table has more or fewer values than there are columns. Raises `TaskDataError`.
     """
     files = sorted(data.glob("*.jsonl"))
     if not files:

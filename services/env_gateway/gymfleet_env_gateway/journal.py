@@ -158,7 +158,8 @@ class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     """A hash of the digest of the state behind the observation; empty where the environment reports none."""
     state_keys: bool = False
     replies: bytes = b""
-    """What models replied to the environment at the beginning, as its env server records it; empty if it asks none."""
+    """The replies of models to the environment at the beginning, as its env server records them; empty if it asks
+    none."""
 
 
 class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
@@ -170,7 +171,7 @@ class JournaledStep(msgspec.Struct, frozen=True, array_like=True):
     over: bool
     state: bytes = b""
     replies: bytes = b""
-    """What models replied during the step; see `JournalHeader`."""
+    """The replies of models during the step; see `JournalHeader`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ def _opening(story: JournalEntries, owner: str) -> msgspec.Raw:
 
 
 def _check_replayable(story: JournalEntries, caller: Caller, spec: EnvironmentSpec) -> None:
-    """Raise `SessionLost` where a replay would do what was done once for all, or would be another episode."""
+    """Raise `SessionLost` if a replay would repeat what cannot be taken back, or would be another episode."""
     if story.sealed:
         raise SessionLost("an action of the session cannot be taken back, and a replay would repeat it")
     if not caller.agrees_with(story):

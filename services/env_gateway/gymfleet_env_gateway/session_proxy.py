@@ -176,7 +176,7 @@ class SessionProxy:
         return await self.call(tenant, op, session_id, body)
 
     def _upstream_request(self, request: dict[str, Any], tenant: Tenant) -> dict[str, Any]:
-        """Return what an env server is asked for: whatever the caller sent, what is the gateway's to say is its own."""
+        """Return the request to an env server: its fields that the gateway sets override whatever the caller sent."""
         asked = {**request, "owner": tenant.name, "recoveries": None}
         asked.pop("record_replies", None)
         spec = self._registry.spec(request["env"])

@@ -1,7 +1,7 @@
 """The players of a game: each sees and plays its own seat of the session, by an id of its own.
 
-Between a look at the game and the step that follows nobody else can move: no other seat is to move, and the step's
-index says which state it is for.
+Between a look at the game and the step that follows, nobody else can move: no other seat is to move, and the step's
+index determines the state that it is for.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ CallWhole: TypeAlias = Callable[[str, msgspec.Raw], Awaitable[msgspec.Raw]]
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
 _NOT_FOR_PLAYERS: Final = frozenset({"parts", "state_key"})
-"""What an answer says of the whole game."""
+"""The fields of an answer that concern the whole game."""
 
 
 async def seats_of(call: CallWhole) -> list[str]:

@@ -1,4 +1,4 @@
-"""How an environment is found: by its name, by `package.module:Class`, or by the path of a file."""
+"""Finding an environment: by its name, by `package.module:Class`, or by the path of a file."""
 
 import inspect
 import shutil
@@ -40,9 +40,9 @@ class Entry:
     tasks: TaskSource[Any]
     spec: EnvironmentSpec
     models: Mapping[str, Model] = field(default_factory=dict)
-    """Who answers for the roles that the environment declares, where it is served."""
+    """The models that answer for the roles that the environment declares, if it is served."""
     asked: AskCounts = field(default_factory=AskCounts)
-    """How often they were asked."""
+    """How often the models were asked."""
 
     def model_calls(self, *, told: bool) -> ModelCalls | None:
         """Make the account of one episode's calls of models; None for an environment that asks none."""

@@ -1,9 +1,11 @@
-"""How often cheats are paid, against what the class states. An author's test asserts that `faults` finds nothing.
+"""How often cheats are rewarded, compared with the class's `floors`.
 
-Floors are means over the distribution of tasks, and a test plays some tasks that never change, so it allows for chance:
+An author's test asserts that `faults` finds nothing.
+
+Floors are means over the distribution of tasks, and a test plays a fixed set of tasks. It therefore allows for chance:
 a mean up to the 99 % quantile of as many coin tosses with the floor's probability. Scores in [0, 1] spread no wider.
-There are so many tasks that this leaves no room for a rate that has doubled, and a floor that would is refused as too
-high. Below 0.109 that takes more tasks than `MOST_TASKS`: such a floor is held from above alone.
+The number of tasks leaves no room for a rate that has doubled; a floor that would leave such room is refused as too
+high. Below 0.109 that takes more tasks than `MOST_TASKS`: such a floor is checked from above only.
 """
 
 import functools
@@ -18,17 +20,17 @@ from gymfleet_env_server.catalogue import Entry
 from gymfleet_env_server.cheats import POLICIES, Answer, Attempt, Cheat, Over
 
 TASKS: Final = 12
-"""Of each level, where nothing is stated: one that is paid is a fault."""
+"""Number of tasks of each level if no floor is stated: a cheat that is rewarded in any of them is a fault."""
 _QUANTILE: Final = 0.99
 _TASKS_AT_EVEN_ODDS: Final = 49
-"""With n = 49 (1 - p) / p tasks the standard error of the mean is p / 7, so that p and 2.33 standard errors more are as
-much as twice p less 2.33 standard errors."""
+"""With n = 49 (1 - p) / p tasks, the standard error of the mean is p / 7, so that p + 2.33 standard errors is as much
+as 2 (p - 2.33 standard errors)."""
 MOST_TASKS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a cheat reached on a level."""
+    """A cheat's score on a level."""
 
     cheat: str
     level: str
@@ -39,7 +41,7 @@ class Rate:
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it, in one line; None where nothing is."""
+        """What is wrong with the rate, in one line; None if nothing is."""
         most = allowed(self.stated, self.num_tasks)
         over = f"over {self.num_tasks} tasks of {self.level}, where floors state {self.stated:g}"
         if self.score > most:
@@ -57,13 +59,13 @@ def faults(
     num_tasks: int = TASKS,
     most_tasks: int = MOST_TASKS,
 ) -> list[str]:
-    """Return, in a line each, where a cheat is paid more or less than the class's `floors` state.
+    """Return a line for each case in which a cheat is rewarded more or less than the class's `floors` state.
 
     Args:
         entry: the environment, with its generated tasks; those of the test split are played.
-        cheats: policies of this environment's own, beside those that are tried on all.
+        cheats: policies for this environment alone, in addition to those that are tried on all.
         answer: plays the models that the environment asks, if it asks any.
-        num_tasks: of each level where nothing is stated; fewer for an environment whose steps are slow.
+        num_tasks: of each level where no floor is stated; fewer for an environment whose steps are slow.
         most_tasks: of each level where a floor is stated.
     """
     found = rates(entry, cheats, answer=answer, num_tasks=num_tasks, most_tasks=most_tasks)
@@ -78,7 +80,7 @@ def rates(
     num_tasks: int = TASKS,
     most_tasks: int = MOST_TASKS,
 ) -> Iterator[Rate]:
-    """Play every cheat on every level; arguments as of `faults`."""
+    """Play every cheat on every level; the arguments are those of `faults`."""
     for level in entry.spec.levels:
         total = entry.tasks.count("test", level)
         task = functools.cache(functools.partial(entry.tasks.by_index, "test", level))
@@ -86,7 +88,7 @@ def rates(
             stated = entry.kind.floors.get(cheat.name, {}).get(level, 0.0)
             needed = max(num_tasks, min(_telling(stated), most_tasks)) if stated else num_tasks
             count = min(needed, total)
-            # From the whole split, as a benchmark's neighbours are often alike; the other task is the one before.
+            # From the whole split, because neighbours in a benchmark are often alike; the other task is the one before.
             tasks = [task(place * total // count) for place in range(count)]
             scores = [_score(entry, cheat, tasks[place], tasks[place - 1], answer) for place in range(count)]
             yield Rate(cheat.name, level, sum(scores) / count, stated, count)
@@ -105,7 +107,7 @@ def _misstated(entry: Entry, cheats: Sequence[Cheat]) -> Iterator[str]:
 
 
 def allowed(stated: float, num_tasks: int) -> float:
-    """Return the highest mean score over so many tasks that is still chance; 0 where nothing is stated."""
+    """Return the highest mean score over `num_tasks` tasks that is still chance; 0 if no floor is stated."""
     if not stated:
         return 0.0
     below, count = (1 - stated) ** num_tasks, 0
@@ -116,7 +118,7 @@ def allowed(stated: float, num_tasks: int) -> float:
 
 
 def _telling(stated: float) -> int:
-    """Return the number of tasks over which a rate of `stated` differs from one that is twice as high."""
+    """Return the number of tasks over which a rate of `stated` is distinguishable from one twice as high."""
     return math.ceil(_TASKS_AT_EVEN_ODDS * (1 - stated) / stated)
 
 

@@ -1,7 +1,7 @@
-"""Policies that want the reward and not the task, and an episode in which they try for it.
+"""Policies that aim at the reward and not at the task, and an episode in which they try for it.
 
-`POLICIES` are tried on every environment. What one environment alone invites, its author writes beside its test, as
-further `Cheat`s: `cheat_rates.faults` plays both and says where one is paid.
+`POLICIES` are tried on every environment. For what a single environment invites, its author writes further `Cheat`s
+next to its test: `cheat_rates.faults` plays both and reports where one is rewarded.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from gymfleet_env_server.catalogue import Entry
 MOST_TURNS: Final = 40
 
 Answer = Callable[[str, Messages], str]
-"""What the model of a role replies, where the environment asks any."""
+"""Returns the reply of a role's model, if the environment asks any."""
 
 
 class Over(Exception):
@@ -55,7 +55,7 @@ class Attempt:
         """Another task of the same split and level."""
         self._answer = answer
         self.observation = ""
-        """The last one."""
+        """The last observation."""
         self.environment = self._begun(task)
         self.first = self.observation
         """The first observation."""
@@ -68,7 +68,7 @@ class Attempt:
         return self.outcomes[-1].score if self.outcomes else float(self.environment.start_score)
 
     def act(self, action: str) -> Outcome:
-        """Take an action. Raises `Over` when the episode has ended with it, or before."""
+        """Take an action. Raises `Over` if the episode ends with it, or has ended before."""
         if len(self.outcomes) == self._turns:
             raise Over
         outcome: Outcome = self.environment.step(action[: self.entry.spec.max_action_chars])

@@ -1,13 +1,14 @@
-"""An environment whose packages clash with gymfleet's: its file names them, and it runs in an interpreter with them.
+"""Interpreters for environments whose packages clash with gymfleet's, and which name these packages in their file.
 
-The file says so as any script does (PEP 723):
+The file names them as any script does (PEP 723):
 
     # /// script
     # dependencies = ["numpy==1.26.4"]
     # ///
 
-The interpreter is a virtual environment that has these packages and, behind them, everything that this one has: what
-the file names takes precedence there, and nowhere else. It is made once for all files that name the same packages.
+The interpreter is a virtual environment that has these packages and, behind them, everything that this one has: the
+packages that the file names take precedence there, and nowhere else. It is made once for all files that name the same
+packages.
 """
 
 import fcntl
@@ -38,7 +39,7 @@ _INSTALL_TIMEOUT_S: Final = 1800.0
 
 
 def packages_of(reference: str) -> tuple[str, ...]:
-    """Return the packages that an environment's file names; none for what is no file, or names none.
+    """Return the packages that an environment's file names; none if it is not a file, or names none.
 
     Raises `EnvironmentUnavailable` for a block that cannot be read.
     """
@@ -61,7 +62,7 @@ def packages_of(reference: str) -> tuple[str, ...]:
 
 
 def _checked(reference: str, said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the packages of a block that are a list of requirements, and no options of pip's."""
+    """Return the packages of a block, which must be a list of requirements, without options of pip's."""
     try:
         wanted = SpecifierSet(str(said.get("requires-python", "")))
     except InvalidSpecifier as error:
@@ -78,16 +79,16 @@ def _checked(reference: str, said: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def differ(references: Sequence[str]) -> bool:
-    """Return whether environments name different packages, so that no interpreter has them all."""
+    """Return whether environments name different packages, so that no interpreter has all of them."""
     return len({packages_of(reference) for reference in references}) > 1
 
 
 def change_interpreter(references: Sequence[str], module: str) -> None:
-    """Go on in the interpreter of the environments' packages, as this very process; return if it is this one.
+    """Continue this process in the interpreter of the environments' packages; return if it already runs in it.
 
     Args:
         references: the environments.
-        module: what this process runs, with the arguments that it was given.
+        module: the module that this process runs, with the arguments that it was given.
 
     Raises:
         EnvironmentUnavailable: they name different packages, or these cannot be installed.
@@ -102,7 +103,7 @@ def change_interpreter(references: Sequence[str], module: str) -> None:
 
 
 def prepared(packages: tuple[str, ...]) -> Path:
-    """Return the directory of an interpreter that has the packages, and make it first if there is none.
+    """Return the directory of an interpreter that has the packages; make the interpreter first if there is none.
 
     Raises `EnvironmentUnavailable` with pip's own reason.
     """
@@ -144,7 +145,7 @@ def _make(home: Path, packages: tuple[str, ...]) -> None:
 
 
 def _packages_here() -> tuple[str, ...]:
-    """Return what this process's interpreter was made with, if it was made here."""
+    """Return the packages that this process's interpreter was made with, if it was made here."""
     mark = Path(sys.prefix) / _READY
     return tuple(json.loads(mark.read_text(encoding="utf-8"))) if mark.is_file() else ()
 

@@ -45,7 +45,7 @@ def _check_options(references: Sequence[str], settings: EnvServerSettings) -> No
 
 
 def _ask_one_by_one(flag: str, references: Sequence[str]) -> None:
-    """Print what the command says of each environment, where no interpreter has the packages of all."""
+    """Print the command's output for each environment by itself, when no interpreter has the packages of all."""
     answers = []
     for reference in references:
         command = [sys.executable, "-m", _MODULE, flag, reference]
@@ -58,7 +58,7 @@ def _ask_one_by_one(flag: str, references: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Serve until SIGINT or SIGTERM; exit code 2 and one line when an environment cannot be served."""
+    """Serve until SIGINT or SIGTERM; exit with code 2 and one line if an environment cannot be served."""
     try:
         _main(sys.argv[1:])
     except EnvironmentUnavailable as error:

@@ -37,7 +37,7 @@ class _StepRecord(msgspec.Struct):
 
 
 class _MarkedStepRecord(_StepRecord, omit_defaults=True):
-    """The same with what only few sessions have."""
+    """The same, with the fields that only few sessions have."""
 
     state_key: str | None = None
     sealed: str | None = None

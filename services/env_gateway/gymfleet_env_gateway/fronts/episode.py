@@ -1,4 +1,4 @@
-"""One episode as a front tracks it from call to call, for clients that know no step index."""
+"""One episode as a front tracks it from call to call, for clients that do not use step indices."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

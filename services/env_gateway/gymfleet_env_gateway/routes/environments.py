@@ -1,4 +1,4 @@
-"""What can be played."""
+"""HTTP surface of environments: what can be played."""
 
 from fastapi import APIRouter
 from gymfleet_contracts.session import EnvironmentSpec

@@ -1,4 +1,4 @@
-"""The page for people. It holds nothing itself: its calls need a key, where the gateway has some."""
+"""The page on which people play. It holds nothing itself: its calls need a key, if the gateway has any."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse

@@ -71,7 +71,7 @@ class _Caller:
         return True
 
     def submit(self, request: RawRequest, done: Done) -> None:
-        """Start a call in a task of its own, which goes on when the client leaves."""
+        """Start a call in a task of its own, which continues if the client leaves."""
         task = asyncio.create_task(self._answer(request, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""Who answers for each model that an environment declares, checked before anything is served."""
+"""The models that answer for the roles of an environment, checked before anything is served."""
 
 import json
 from collections.abc import Mapping

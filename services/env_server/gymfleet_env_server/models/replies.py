@@ -19,14 +19,15 @@ from gymfleet_kit.session_problems import EnvironmentFailed, InvalidRequest
 from gymfleet_env_server.shards.coroutines import settle
 
 MAX_RECORD_BYTES: Final = 1024 * 1024
-"""Of all replies in one session: a journal holds them, and a frame those of one step beside its result."""
+"""Maximum size of all replies in one session: a journal holds them, and a frame holds those of one step with its
+result."""
 MAX_PROMPT_CHARS: Final = 1024 * 1024
-"""Of one call's messages together."""
+"""Maximum length of one call's messages together."""
 _MAX_MESSAGES: Final = 4096
 _SPEAKERS: Final = frozenset({"system", "user", "assistant"})
 _HASH_BYTES: Final = 16
 _RESERVE: Final = 0.1
-"""Part of a call's time that is left for the rest of the call after the last answer."""
+"""Share of a call's time that is left for the rest of the call after the last answer."""
 _LONGEST_RESERVE_S: Final = 1.0
 
 
@@ -38,7 +39,7 @@ class Model(Protocol):
 
 
 class ReplayDiverged(EnvironmentFailed):
-    """A replay asked something else than was recorded: it would be another episode."""
+    """A replay asked something other than what was recorded: it would be another episode."""
 
 
 class EndOfProbe(ServiceError):
@@ -75,12 +76,12 @@ class AskCounts:
 
     asked: int = 0
     failed: int = 0
-    """Without a usable answer."""
+    """Calls without a usable answer."""
     _taken: tuple[int, int] = (0, 0)
 
     def take(self) -> tuple[int, int]:
-        """Return both since the last call."""
-        # The event loop's thread counts meanwhile, so that nothing may be set back here.
+        """Return both counts since the last call."""
+        # The event loop's thread counts meanwhile, so nothing may be reset here.
         before, self._taken = self._taken, (self.asked, self.failed)
         return self._taken[0] - before[0], self._taken[1] - before[1]
 
@@ -94,11 +95,11 @@ class _Past:
     tokens: dict[str, int]
     """By role."""
     size_bytes: int = 0
-    """Of all replies."""
+    """The size of all replies."""
     last: bytes = b""
     """The record of the last `reset` or `step`."""
     history: list[bytes] = field(default_factory=list)
-    """All records, that of `reset` first, where a fork replays them."""
+    """All records, that of `reset` first, if a fork replays them."""
 
 
 class ModelCalls:
@@ -107,9 +108,9 @@ class ModelCalls:
     Args:
         spec: declares the roles.
         models: who answers for each, by its name.
-        told: whether the session's opener is told the replies, so that it can have them repeated.
+        told: whether the session's opener gets the replies, so that it can have them repeated.
         counts: where its calls are counted.
-        past: the parent's, for the session of a fork.
+        past: the parent's past, for the session of a fork.
     """
 
     def __init__(
@@ -134,16 +135,16 @@ class ModelCalls:
         self._recorded: list[Reply] | None = None
         self._replies: list[Reply | None] = []
         self.failure: Exception | None = None
-        """What the first failed call raised. The session is over, whatever the environment made of it."""
+        """The exception of the first failed call. The session is over, whatever the environment made of it."""
 
     @property
     def told(self) -> bytes:
-        """The record of the last `reset` or `step`, never empty; empty where nobody is told."""
+        """The record of the last `reset` or `step`, which is never empty; empty if the opener is not told."""
         return self._past.last if self._is_told else b""
 
     @property
     def history(self) -> list[bytes]:
-        """The records of `reset` and then of each `step`, where a fork replays them."""
+        """The records of `reset` and then of each `step`, if a fork replays them."""
         return self._past.history
 
     def fresh(self) -> Self:
@@ -162,8 +163,8 @@ class ModelCalls:
     def during(self, call: Callable[[], T], limit_s: float, recorded: bytes) -> T:
         """Make a call of `reset` or `step` that may take `limit_s`; it repeats `recorded`, unless that is empty.
 
-        Raises what the call raises or what any `ask` in it raised, even if the environment caught that,
-        `ReplayDiverged`, and `InvalidRequest` for a record that is none.
+        Raises what the call raises or what any `ask` in it raised, even if the environment caught that; also
+        `ReplayDiverged`, and `InvalidRequest` for an invalid record.
         """
         self._begin(limit_s, recorded)
         result = call()

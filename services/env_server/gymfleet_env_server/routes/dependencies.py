@@ -1,4 +1,4 @@
-"""What the routes take from the app."""
+"""The dependencies that the routes take from the app."""
 
 from typing import Annotated
 

@@ -18,7 +18,7 @@ async def list_environments(pool: PoolDep) -> list[EnvironmentSpec]:
 
 @router.get("/{env}", responses=problem_responses(UnknownEnvironment))
 async def get_environment(env: str, pool: PoolDep) -> EnvironmentSpec:
-    """One of them."""
+    """One environment of this server."""
     if (spec := pool.specs.get(env)) is None:
         raise UnknownEnvironment(f"{env[:64]!r} is not served here; served: {', '.join(sorted(pool.specs))}")
     return spec

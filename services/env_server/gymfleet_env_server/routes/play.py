@@ -1,4 +1,4 @@
-"""The page for people."""
+"""The page on which people play."""
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse

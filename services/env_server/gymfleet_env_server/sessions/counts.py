@@ -1,4 +1,4 @@
-"""What a shard counts of its sessions between two reports to the front."""
+"""A shard's counts of its sessions between two reports to the front."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ class Counts:
         self.of(env).opened += 1
 
     def closed(self, episode: Episode) -> None:
-        """Count no longer a session that was open."""
+        """Stop counting a session that was open."""
         self.slots -= episode.entry.spec.slots
         owners = self._open[episode.name]
         owners[episode.owner] -= 1

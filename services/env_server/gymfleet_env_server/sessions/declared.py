@@ -8,14 +8,15 @@ from gymfleet_contracts.session import AdmissibleActions
 
 MAX_ACTIONS: Final = 1024
 MAX_ACTIONS_CHARS: Final = 256 * 1024
-"""All listed actions together."""
+"""Maximum length of all listed actions together."""
 _KEY_BYTES: Final = 16
 
 
 def hashed(told: str | None, task_id: str) -> str | None:
     """Return the key of a state: 128 bits of BLAKE2b over the task's id and the environment's text.
 
-    A hash, because the text may be long and need not be for the agent's eyes. Raises TypeError for what is no text.
+    It is a hash because the text may be long and need not be for the agent's eyes. Raises TypeError for anything but a
+    text.
     """
     if told is None:
         return None

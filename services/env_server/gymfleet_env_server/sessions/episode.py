@@ -89,7 +89,7 @@ class Episode:
         self._committed = False
         """Whether an action was taken that cannot be taken back."""
         self._said = Said(NOTHING, {})
-        """What the environment said last."""
+        """The environment's last answer."""
         self._last = b""
         """The result of the last step, encoded."""
         self._last_action = ""
@@ -108,7 +108,7 @@ class Episode:
 
     @property
     def told_replies(self) -> bytes:
-        """What models replied during the last `reset` or `step`, for an opener that keeps it for a replay."""
+        """The replies of models during the last `reset` or `step`, for an opener that keeps them for a replay."""
         return b"" if self._world.models is None else self._world.models.told
 
     def begin(self, replies: bytes = b"") -> None:
@@ -203,7 +203,7 @@ class Episode:
 
     @property
     def _history(self) -> list[bytes]:
-        """What models replied during `reset`, and during each action that a fork would replay."""
+        """The replies of models during `reset`, and during each action that a fork would replay."""
         models = self._world.models
         return [b""] * (self.index + 1) if models is None else models.history
 
@@ -330,7 +330,7 @@ class Episode:
             )
 
     def _first_info(self) -> dict[str, JsonValue]:
-        """Return the `info` beside the first observation."""
+        """Return the `info` on the first observation."""
         info = dict(self._said.info)
         return {**info, RECOVERED: self._recoveries} if self._recoveries else info
 

@@ -1,4 +1,4 @@
-"""A game that several players share: what its environment says of it, checked, and what a move gave."""
+"""A game that several players share: the environment's account of it, checked, and the result of a move."""
 
 import hashlib
 import math
@@ -13,7 +13,7 @@ from gymfleet_env_server.sessions.observation import text
 
 
 class Move(NamedTuple):
-    """What a step gave the player who took it, and the game that it led to."""
+    """The result of a step for the player who took it, and the game that it led to."""
 
     game: Game
     observation: str
@@ -33,7 +33,7 @@ def dealt(told: Any, first: str, names: Sequence[str], max_chars: int) -> Game:
 
 
 def moved(before: Game, outcome: Outcome, told: Any, max_chars: int, *, cut: bool) -> Move:
-    """Return what a step gave; `cut` says that the turn limit ends the game. Raises TypeError and ValueError."""
+    """Return the result of a step; `cut`: whether the turn limit ends the game. Raises TypeError and ValueError."""
     if outcome.observation or outcome.parts or outcome.reward or outcome.score:
         raise ValueError("the step of a game gives no observation, reward or score: they stand in game(), by seat")
     game = _checked(told, list(before.seats), max_chars)

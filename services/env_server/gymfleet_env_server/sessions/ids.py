@@ -1,5 +1,6 @@
-"""Session ids: they are unguessable, and name the server, the shard, which of the shard's lives they belong to, and how
-many slots the session takes: the front counts slots and knows nothing else of a session.
+"""Session ids, which are unguessable and name the server, the shard, the shard's life and the number of slots.
+
+The front counts the slots that sessions take, and knows nothing else of a session.
 """
 
 import re
@@ -28,7 +29,7 @@ def new_instance() -> str:
 
 
 def new_id(shard_prefix: str, slots: int) -> str:
-    """Return an id for a session of the shard that takes so many slots, at most `MAX_SLOTS`."""
+    """Return an id for a session of the shard that takes `slots` slots, at most `MAX_SLOTS`."""
     return f"{shard_prefix}-{slots:0{_SLOTS_CHARS}x}{secrets.token_hex(_RANDOM_BYTES)}"
 
 

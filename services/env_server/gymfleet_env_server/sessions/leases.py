@@ -38,7 +38,7 @@ class Leases(dict[str, Lease]):
         self.expect(lease)
 
     def expect(self, lease: Lease) -> None:
-        """Note when a lease runs out that may end before the last that was noted for its session."""
+        """Note the end of a lease, if it may come before the last one that was noted for its session."""
         self.look_again(lease.episode.session_id, lease.expires)
 
     def look_again(self, session_id: str, at: float) -> None:
@@ -52,8 +52,8 @@ class Leases(dict[str, Lease]):
     def next_due(self, now: float) -> tuple[str, float | None]:
         """Return a session whose lease has run out, and forget when that was.
 
-        If there is none, the session is empty and the second value the seconds until the next may run out; None
-        without sessions.
+        If there is none, the session is empty, and the second value is the number of seconds until the next lease may
+        run out; None without sessions.
         """
         while self._expiries:
             due, session_id = self._expiries[0]

@@ -1,4 +1,4 @@
-"""What an environment showed, as it can be sent."""
+"""An environment's observation, in a form that can be sent."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ NOTHING: Final = Shown("")
 
 
 def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Shown:
-    """Return an observation that can be sent. Raises TypeError and ValueError for what is none."""
+    """Return an observation that can be sent. Raises TypeError and ValueError for anything else."""
     if not given:
         return Shown(text(observation, max_chars))
     if observation:
@@ -55,7 +55,7 @@ def shown(observation: str, given: Sequence[str | Image], max_chars: int) -> Sho
 
 
 def text(told: object, max_chars: int) -> str:
-    """Return valid Unicode within the length limit. Raises TypeError for what is no text."""
+    """Return valid Unicode within the length limit. Raises TypeError for anything but a text."""
     if not isinstance(told, str):
         raise TypeError(f"an observation must be a str, got {type(told).__name__}")
     if not told.isascii():  # lone surrogates, such as from an engine's undecodable output

@@ -56,7 +56,7 @@ PROBE: Final = "probe"
 PROBE_WAITING: Final = "probe-waiting"
 """The second part of a probe, where there are threads: it covers the environments that wait."""
 ABANDON: Final = "abandon"
-"""Tells that the front has given up a call in a thread: the session is over, whatever the call's outcome."""
+"""The op by which the front gives up a call in a thread: the session is over, whatever the call's outcome."""
 _BUSY_S: Final = 0.1
 """How soon an expired session is checked again while one of its calls is in progress."""
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Sessions:
         prefix: begins every session id and names the shard.
         entries: the environments, by name.
         lease_s: lease of sessions that do not request one.
-        seal: seals what environments tell the reward service alone; without it that goes nowhere.
+        seal: seals the environments' data for the reward service alone; without it, this data goes nowhere.
         clock: monotonic seconds.
     """
 
@@ -150,9 +150,9 @@ class Sessions:
         return result
 
     def asides(self, session_id: str) -> tuple[str, bytes]:
-        """Return what a gateway's journal keeps beside the last answer to `open` or `step`.
+        """Return what a gateway's journal keeps in addition to the last answer to `open` or `step`.
 
-        That is the digest of the session's state, empty where its environment reports none, and what models replied,
+        That is the digest of the session's state, empty if its environment reports none, and the replies of models,
         empty in a session that was opened without `record_replies`.
         """
         lease = self._leases.get(session_id)
@@ -312,7 +312,7 @@ class Sessions:
         return self._asked(lease.episode, lease.episode.admissible_actions)
 
     def _irreversible(self, session_id: str, body: Any) -> dict[str, bool]:
-        """Answer for a step that is not taken; one that was taken before would not be taken again."""
+        """Answer for a step without taking it; a step that was taken before would not be taken again."""
         step = parse(Step, body)
         episode = self._lease(session_id).episode
         if episode.repeated(step.index, step.action):
@@ -328,7 +328,7 @@ class Sessions:
         return self._lease(session_id).episode.image(parse(AskForImage, body).sha256).model_dump()
 
     def _asked(self, episode: Episode, question: Callable[[], T]) -> T:
-        """Return the environment's answer to a question; one that it fails at ends the session."""
+        """Return the environment's answer to a question; a failure to answer ends the session."""
         try:
             answer = question()
         except (EnvironmentFailed, SessionLost) as error:
@@ -375,7 +375,7 @@ class Sessions:
         return lease
 
     def _at(self, session_id: str, body: Any, *, touch: bool = True) -> Lease:
-        """Return the session if it is at the index that the caller believes. Raises `StepOutOfOrder` when it is not."""
+        """Return the session if it is at the index that the caller states. Raises `StepOutOfOrder` if it is not."""
         believed = parse(AtIndex, {} if body is None else body).index
         lease = self._lease(session_id, touch=touch)
         stands = lease.episode.index
@@ -443,6 +443,6 @@ class Sessions:
 
 
 def _check_replies(*, told: bool) -> None:
-    """Refuse replies in a session whose opener is told none: they would be somebody's inventions."""
+    """Refuse replies in a session whose opener was sent none: they would be made up."""
     if not told:
         raise InvalidRequest("replies are for sessions that ask models and were opened with record_replies")

@@ -1,4 +1,4 @@
-"""The environment of one episode, as the runtime asks it: what it says is checked before anything is made of it."""
+"""The environment of one episode, as the runtime calls it: its answers are checked before they are used."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ from gymfleet_env_server.wire import checked_info
 
 T = TypeVar("T")
 Seal: TypeAlias = Callable[[TaskRef, int, Mapping[str, JsonValue]], str]
-"""Returns what the environment of a task tells the reward service alone after so many steps, sealed."""
+"""Seals an environment's data for the reward service alone; takes the task, the number of steps taken, and the data."""
 
 
 class Said(NamedTuple):
-    """What the environment said after `reset` or a `step`."""
+    """The environment's answer to `reset` or a `step`."""
 
     shown: Shown
     info: dict[str, JsonValue]
@@ -35,9 +35,9 @@ class Said(NamedTuple):
     state_key: str | None = None
     """The key of the state, where the session was opened with keys and the environment has one."""
     sealed: str | None = None
-    """What is for the reward service alone."""
+    """Sealed data for the reward service alone."""
     game: Game | None = None
-    """What the players see, where it is a game."""
+    """What the players see, if it is a game."""
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
@@ -47,7 +47,7 @@ class Said(NamedTuple):
 class World:
     """One instance of an environment for one task, made by `make`.
 
-    Its calls may take long and raise anything: the environment's code is foreign. Each is one call of `reset` or `step`
+    Its calls may take long and raise anything: the environment's code is foreign. Each covers one `reset` or `step`
     with all that belongs to it, so that threads switch only once.
     """
 
@@ -130,7 +130,7 @@ class World:
         return Said(seen, info, score, self._digest(game), self._key(), sealed, game)
 
     def step(self, action: str, replies: bytes, index: int, game: Game | None) -> Said:
-        """Apply an action as step `index`; `game` is what was said of the game before."""
+        """Apply an action as step `index`; `game` is the game's state before it."""
         if self.models is None:
             outcome = self.env.step(action)
         else:
@@ -153,7 +153,7 @@ class World:
         )  # fmt: skip
 
     def possible(self) -> Sequence[str] | None:
-        """Return the actions that are possible now; None where they are not known."""
+        """Return the actions that are possible now; None if they are not known."""
         told = self.env.admissible_actions()
         return None if told is None else checked_actions(told)
 
@@ -182,7 +182,7 @@ class World:
         return hashed(self.env.state_key(), self.task.task_id) if self._keyed else None
 
     def _sealed(self, private: Mapping[str, JsonValue], index: int) -> str | None:
-        """Return what is for the reward service alone; None where there is nothing, or no key to seal it with."""
+        """Return the data for the reward service alone, sealed; None if there is none, or no key to seal it with."""
         if not private or self._seal_with is None:
             return None
         return self._seal_with(self.task_ref(), index, private)

@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, array_like=True):
     state: str = ""
     """The digest of the session's state after `open` and `step`, where its environment reports one."""
     replies: bytes = b""
-    """What models replied during them, where the session's opener asked for that."""
+    """The replies of models during `open` and `step`, if the session's opener asked for them."""
 
 
 class Tally(msgspec.Struct, array_like=True):
@@ -88,7 +88,7 @@ class Tally(msgspec.Struct, array_like=True):
     model_calls: int = 0
     """Calls of models, without the repeated ones of replays."""
     model_failures: int = 0
-    """Those that got no usable answer, however often they were tried."""
+    """Calls of models that got no usable answer, however often they were tried."""
 
 
 class Report(msgspec.Struct, array_like=True):

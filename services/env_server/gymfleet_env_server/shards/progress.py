@@ -1,4 +1,4 @@
-"""A shard's progress in memory that it shares with the front, which can so tell a hanging shard from a busy one."""
+"""A shard's progress, in memory shared with the front, which can thus tell a hanging shard from a busy one."""
 
 import mmap
 import struct

@@ -1,6 +1,6 @@
 """A shard: one process that plays the sessions assigned to it.
 
-It is started by `shard_process.ShardProcess` as `python -m gymfleet_env_server.shards.shard`. One thread
+It is started by `process.ShardProcess` as `python -m gymfleet_env_server.shards.shard`. One thread
 makes all calls except those of environments that wait, which `threads` makes. A shard never
 outlives the front, and neither do the processes that it started.
 """
@@ -206,7 +206,7 @@ class Shard:
         return Answer(call.number, False, msgspec.Raw(encoded))
 
     def _result(self, call: Call) -> tuple[bytes, str, bytes]:
-        """Return the encoded answer, the digest of the state after the call, and what models replied during it."""
+        """Return the encoded answer, the digest of the state after the call, and the replies of models during it."""
         if call.op == Op.STEP:
             try:
                 step = decode_step(call.body)

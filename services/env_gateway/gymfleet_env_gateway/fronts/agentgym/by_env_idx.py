@@ -56,7 +56,7 @@ class _Question(_EnvIdx, _QuestionId):
 
 class _QuestionAgain(_EnvIdx):
     id: TaskNumber | None = None
-    """None: the task that the id has."""
+    """None: the task that the id already has."""
 
 
 class _Closed(BaseModel):
@@ -79,12 +79,12 @@ def _banner(game: Game) -> None:
 
 
 def _common(game: Game, seen: str) -> None:
-    """Add the routes that all servers but the tools share; `seen` is what an answer calls an observation."""
+    """Add the routes that all servers but the tools share; `seen` is the name of the observation in an answer."""
     _banner(game)
 
     @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
     async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or of a recovery."""
+        """Apply an action. AgentGym's sqlgym puts the solution into `info`; here it is null, or reports a recovery."""
         _, result = await sessions.step(tenant, game, body.env_idx, body.action)
         return answered({"info": None, **stepped(result, seen)})
 
@@ -116,7 +116,7 @@ def _begins(game: Game) -> None:
 
     @router.post(f"{game.path}/create", name=f"{game.env} create")
     async def create(body: _QuestionId, sessions: SessionsDep, tenant: TenantDep) -> int:
-        """A new id, with an episode: AgentGym begins with the task that the body numbers."""
+        """A new id, with an episode: AgentGym begins with the task whose number is in the body."""
         number = await sessions.create(tenant, game)
         try:
             await sessions.reset(tenant, game, number, body.id)
@@ -127,7 +127,7 @@ def _begins(game: Game) -> None:
 
     @router.get(f"{game.path}/observation", name=f"{game.env} observation")
     async def observation(env_idx: int, sessions: SessionsDep, tenant: TenantDep) -> str:
-        """The task, as AgentGym's server answers at any time."""
+        """The task: AgentGym's server answers with it at any time."""
         return (await sessions.find(tenant, game, env_idx)).first_observation
 
 
@@ -144,7 +144,7 @@ def _tool(game: Game) -> None:
 
     @router.post(f"{game.path}/step", name=f"{game.env} step", response_model=dict[str, Any])
     async def step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-        """Call a tool, as a whole reply of the model says it."""
+        """Call the tool that a whole reply of the model names."""
         _, result = await sessions.step(tenant, game, body.env_idx, body.action)
         return answered(stepped(result))
 
@@ -188,7 +188,7 @@ async def webshop_instruction_text(env_idx: int, sessions: SessionsDep, tenant: 
 
 @router.post("/webshop/close")
 async def webshop_close(body: _EnvIdx, sessions: SessionsDep, tenant: TenantDep) -> _Closed:
-    """Forget the id. AgentGym's later servers have it; the clients of all of them call it."""
+    """Forget the id. AgentGym's later servers have this route; the clients of all of them call it."""
     return _Closed(closed=await sessions.close(tenant, WEBSHOP, body.env_idx))
 
 

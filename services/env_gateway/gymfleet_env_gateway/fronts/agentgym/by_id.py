@@ -53,7 +53,7 @@ class _Seed(_Id):
 
 
 class _TextCraftCreate(BaseModel):
-    """The client sends it; as in AgentGym, the task is chosen by `reset` alone."""
+    """The body that the client sends; as in AgentGym, `reset` alone chooses the task."""
 
     minecraft_dir: str | None = None
     commands: str | None = None
@@ -124,7 +124,7 @@ for _game in (BABYAI, SCIWORLD):
 
 @router.post("/textcraft/create")
 async def textcraft_create(_: _TextCraftCreate, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
-    """A new id, with an episode: AgentGym resets to the task that the id numbers."""
+    """A new id, with an episode: AgentGym resets to the task that has the id as its number."""
     number = await sessions.create(tenant, TEXTCRAFT)
     try:
         return _textcraft(await sessions.reset(tenant, TEXTCRAFT, number, number))
@@ -141,7 +141,7 @@ async def textcraft_reset(body: _DataIndex, sessions: SessionsDep, tenant: Tenan
 
 @router.post("/babyai/reset")
 async def babyai_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
-    """Begin the episode of level and seed that `data_idx` numbers."""
+    """Begin the episode of the level and seed with the number `data_idx`."""
     player = await sessions.reset(tenant, BABYAI, body.id, body.data_idx)
     return {"observation": player.observation, **_unscored(player)}
 
@@ -154,7 +154,7 @@ async def maze_reset(body: _GameNumber, sessions: SessionsDep, tenant: TenantDep
 
 @router.post("/maze/maze/step", response_model=dict[str, Any])
 async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> Response:
-    """Move; -1 when the turns have run out."""
+    """Move; the reward is -1 when the turns have run out."""
     _, result = await sessions.step(tenant, MAZE, body.id, body.action)
     if result["truncated"] and not result["terminated"]:
         return answered({**stepped(result), "observation": "Failure\n", "reward": _FAILURE_REWARD})
@@ -163,7 +163,7 @@ async def maze_step(body: _Action, sessions: SessionsDep, tenant: TenantDep) -> 
 
 @router.get("/wordle/wordle/filtered_vocab")
 async def wordle_vocabulary(id: int, sessions: SessionsDep, tenant: TenantDep) -> list[str] | Mistake:  # noqa: A002 - the wire's name
-    """The words that may be guessed; asked for before the first `reset`, so an episode is begun for it."""
+    """The words that may be guessed; clients ask before the first `reset`, so an episode is begun for it."""
     player = await sessions.find(tenant, WORDLE, id)
     if not player.session_id:
         player = await sessions.reset(tenant, WORDLE, id, 0)
@@ -203,7 +203,7 @@ async def alfworld_available_actions(id: int, sessions: SessionsDep, tenant: Ten
 
 @router.post("/sciworld/reset")
 async def sciworld_reset(body: _DataIndex, sessions: SessionsDep, tenant: TenantDep) -> dict[str, Any]:
-    """Begin the episode of task and variation that `data_idx` numbers."""
+    """Begin the episode of the task and variation with the number `data_idx`."""
     player = await sessions.reset(tenant, SCIWORLD, body.id, body.data_idx)
     description, room = _sciworld_start(player)
     task = {"task_name": player.first_info.get("task_name", ""), "var_num": player.first_info.get("variation", 0)}

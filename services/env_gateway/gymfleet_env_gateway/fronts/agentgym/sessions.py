@@ -2,7 +2,7 @@
 
 The state of an id is kept in a store that all gateways share, so that each of a
 client's calls may reach a different gateway. Its index protects a step against losses
-inside the fleet; a request that the client's side repeats cannot be told apart from
+inside the fleet; a request that the client's side repeats cannot be distinguished from
 a new one, because AgentGym's protocol does not mark repeats.
 """
 
@@ -100,7 +100,7 @@ class AgentGymSessions:
         return sorted(int(number) for number in ids if number.isdecimal())
 
     async def reset(self, tenant: Tenant, game: Game, number: int, task_number: int | None) -> Player:
-        """Begin another episode under the same id: of a task, or with None of the task that the id has.
+        """Begin another episode under the same id: of the task `task_number`, or of the id's last task if that is None.
 
         Without calls, its session lives as long as the id.
         """

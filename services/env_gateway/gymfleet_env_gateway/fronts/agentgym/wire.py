@@ -1,4 +1,4 @@
-"""What the dialects of AgentGym's servers share: bodies, results and common routes."""
+"""The parts that the dialects of AgentGym's servers share: bodies, results and common routes."""
 
 from typing import Annotated, Any, Final
 

@@ -1,7 +1,7 @@
-"""An environment's tools for MCP: the session API, with the session id as an argument, and its own tools.
+"""An environment's tools for MCP: the session API, with the session id as an argument, and the environment's own tools.
 
-Schemas are those of the contracts. A problem from the session API becomes a tool
-error whose text is that problem: no failure reads like an observation.
+Schemas are those of the contracts. A problem from the session API becomes a tool error whose text is that problem: no
+failure reads like an observation.
 """
 
 import random
@@ -173,7 +173,7 @@ _OF_STEPS: Final = {name: _schema(SessionStep)["properties"][name] for name in (
 
 
 def _tools_of(spec: EnvironmentSpec) -> list[types.Tool]:
-    """Return the tools of every environment, then this one's own: each call of those is a step."""
+    """Return the tools that every environment has, then this one's own, each call of which is a step."""
     own = [
         _tool(tool.name, tool.description, _with_index(tool.parameters), StepResult, reads=False, repeatable=True)
         for tool in spec.tools

@@ -102,7 +102,7 @@ class Observed(BaseModel):
 
 
 class StepBody(BaseModel):
-    """`POST /step`. The session is named beside the action, as OpenEnv leaves room for fields of the server's own."""
+    """`POST /step`. The session is named next to the action, because OpenEnv leaves room for a server's own fields."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -147,20 +147,20 @@ sockets = APIRouter()
 
 @info.get("/health")
 async def health(spec: Annotated[EnvironmentSpec, Depends(get_spec)], gateway: GatewayDep) -> Health:
-    """A replica can take sessions; asked without a key, as probes do."""
+    """A replica can take sessions; no key is needed, because probes send none."""
     gateway.registry.candidates(spec.name)
     return Health()
 
 
 @info.get("/metadata")
 async def metadata(spec: SpecDep, _: ReaderDep) -> Metadata:
-    """What the environment is."""
+    """The environment's description."""
     return Metadata(name=spec.name, description=spec.summary, readme_content=spec.instructions, version=spec.version)
 
 
 @info.get("/schema")
 async def schema(_spec: SpecDep, _: ReaderDep) -> Schemas:
-    """JSON schemas of what travels."""
+    """JSON schemas of actions, observations and states."""
     observation = TextObservation.model_json_schema()
     return Schemas(
         action=TextAction.model_json_schema(),
@@ -188,7 +188,7 @@ async def step(body: StepBody, client: ClientDep) -> dict[str, Any]:
 async def state(
     client: ClientDep, session_id: Annotated[str | None, Query(min_length=1, max_length=256)] = None
 ) -> dict[str, Any]:
-    """How far the session is; without one, what holds before the first reset."""
+    """The state of the session; without one, the state before the first reset."""
     if session_id is None:
         return {"episode_id": None, "step_count": 0}
     connection = _connection(client)
@@ -213,14 +213,14 @@ def _connection(client: Client) -> OpenEnvConnection:
 
 @sockets.websocket("/ws")
 async def ws(websocket: WebSocket) -> None:
-    """Episodes, one at a time; `?session_id=` goes on with one."""
+    """Episodes, one at a time; `?session_id=` continues one."""
     if (socket := await _admit(websocket)) is not None:
         await socket.serve(websocket.query_params.get("session_id"))
 
 
 @sockets.websocket("/mcp")
 async def mcp_socket(websocket: WebSocket) -> None:
-    """The same by JSON-RPC."""
+    """Episodes by JSON-RPC."""
     if (socket := await _admit(websocket)) is not None:
         await socket.serve_rpc()
 

@@ -30,7 +30,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who plays what, and what it is played with."""
+    """Who plays which environment, and the gateway and store that serve the calls."""
 
     gateway: Gateway
     tenant: Tenant

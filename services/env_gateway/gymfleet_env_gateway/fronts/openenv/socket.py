@@ -1,4 +1,4 @@
-"""OpenEnv's sockets: `/ws`, one episode at a time, and `/mcp`, the same by JSON-RPC.
+"""OpenEnv's sockets: `/ws`, one episode at a time, and `/mcp`, which does the same by JSON-RPC.
 
 Answers come in the order of the requests, since the frames have no ids. A socket
 that ends with a close frame closes its session; a socket that is lost leaves the session

@@ -1,4 +1,4 @@
-"""OpenEnv's task API: which tasks there are. A task is what `reset` takes: `env.reset(**task)`."""
+"""OpenEnv's task API: the list of tasks. A task is what `reset` takes: `env.reset(**task)`."""
 
 from typing import Annotated, Any, Final
 
@@ -76,31 +76,31 @@ router = APIRouter(
 
 @router.get("/list_environments")
 async def list_environments(spec: SpecDep, _: ReaderDep) -> list[str]:
-    """The one below this base URL."""
+    """The environment below this base URL."""
     return [spec.name]
 
 
 @router.get("/{env_name}/splits")
 async def splits(spec: NamedDep, _: ReaderDep) -> list[SplitName]:
-    """Those that have tasks."""
+    """The splits that have tasks."""
     return [SplitName(name=split, type=split) for split, count in spec.splits.items() if count]
 
 
 @router.post("/{env_name}/tasks")
 async def tasks(body: SplitBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
-    """All tasks of a split that has not too many."""
+    """All tasks of a split, if they are not too many."""
     return {"tasks": _range(spec, body.split, None, None), "env_name": spec.name}
 
 
 @router.post("/{env_name}/num_tasks")
 async def num_tasks(body: SplitBody, spec: NamedDep, _: ReaderDep) -> dict[str, int]:
-    """How many there are."""
+    """The number of tasks in a split."""
     return {"num_tasks": _count(spec, body.split)}
 
 
 @router.post("/{env_name}/task")
 async def task(body: TaskBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
-    """The one at a place."""
+    """The task at an index."""
     count = _count(spec, body.split)
     if not 0 <= body.index < count:
         raise UnknownTask(f"Invalid task index: {spec.name} has {count} {body.split} tasks", count=count)
@@ -109,7 +109,7 @@ async def task(body: TaskBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
 
 @router.post("/{env_name}/task_range")
 async def task_range(body: RangeBody, spec: NamedDep, _: ReaderDep) -> dict[str, Any]:
-    """Those from `start` up to `stop`, which is not one of them."""
+    """The tasks from `start` up to, but not including, `stop`."""
     return {"tasks": _range(spec, body.split, body.start, body.stop)}
 
 

@@ -100,7 +100,7 @@ class TextObservation(BaseModel):
 
 
 class EpisodeState(BaseModel):
-    """How far the episode is. Both fields are empty before the first reset."""
+    """The state of the episode. Both fields are empty before the first reset."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -119,7 +119,7 @@ _ONE_TASK: Final[dict[str, Any]] = {
 
 
 class ResetArguments(BaseModel):
-    """What `reset` takes. Without a task, `seed` numbers one of the split, modulo their count; without a seed, any."""
+    """What `reset` takes. Without a task, `seed` picks one of the split, modulo their count; without a seed, any."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra=_ONE_TASK)
 
@@ -231,7 +231,7 @@ def write_frame(frame: dict[str, Any]) -> str:
 
 
 def observed(text: str, *, reward: float | None, done: bool, metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return an observation's payload. Typed clients look for metadata inside it, generic ones beside it."""
+    """Return an observation's payload. Typed clients look for metadata inside it, generic ones next to it."""
     return {
         "observation": {"text": text, "metadata": metadata}, "reward": reward, "done": done, "metadata": metadata,
     }  # fmt: skip
