@@ -96,4 +96,4 @@ DATA_RECORDS: Final[TypeAdapter[DataRecord]] = TypeAdapter(
         Discriminator(_tag),
     ]
 )
-"""Reads a record of a file. `messages`, `chosen` or `rejected`, or `trajectory` determines its form; a row has none of them."""
+"""Reads a record of a file. Its keys `messages`, `chosen`, `rejected` or `trajectory` tell the form; a row has none."""

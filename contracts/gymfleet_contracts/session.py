@@ -303,7 +303,7 @@ class ServerLoad(WireModel):
 
 
 class ExpertMove(WireModel):
-    """The next move of the environment's expert. Served on the train split alone, unless the operator allows other splits."""
+    """The next move of the environment's expert. By default served on the train split alone."""
 
     thought: str
     action: str
