@@ -33,9 +33,9 @@ class Outcome:
     `reward` is the benchmark's own, on its own scale; `score` is the success so
     far in [0, 1], and 1 means solved. `action_valid` is False when the action was
     not understood: such a step still counts as a turn. `private` is for the
-    reward service's components alone, such as a gold answer: agents and trainers carry it sealed. An observation
-    that is more than text stands in `parts`, texts and images in order, and `observation` is then empty: those who
-    only read text see a mark for each image.
+    reward service's components alone, such as a gold answer: agents and trainers carry it sealed. If an observation
+    is more than text, `parts` holds its texts and images in order, and `observation` is empty: clients that only
+    read text see a mark for each image.
     """
 
     observation: str
@@ -50,14 +50,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What one player of a game sees and has reached."""
+    """One player's view of a game, and its results so far."""
 
     observation: str
-    """What this player may know, and nothing of what is hidden from it."""
+    """Everything that this player may know, and nothing that is hidden from it."""
     reward: float = 0.0
-    """The sum of its rewards so far."""
+    """The sum of the player's rewards so far."""
     score: float = 0.0
-    """Its success so far in [0, 1]; 1 means won."""
+    """The player's success so far in [0, 1]; 1 means won."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Game:
     """The state of a game for its players."""
 
     to_move: str | None
-    """The seat whose action the next `step` is; None when the game is over."""
+    """The seat whose action the next `step` takes; None when the game is over."""
     seats: Mapping[str, Seat]
-    """All of them."""
+    """All seats, by their names."""
 
 
 class Options(BaseModel):
@@ -93,13 +93,13 @@ class EngineLost(Exception):
 class ModelFailed(EngineLost):
     """A model that the environment asked gave no usable answer, though it was asked several times.
 
-    `ask` raises it; let it pass. The session is lost even if it is caught: what an environment makes up instead of a
-    reply would be trained on.
+    `ask` raises it; do not catch it. The session is lost even if it is caught: otherwise training would use whatever
+    the environment makes up instead of a reply.
     """
 
 
 class BadArguments(ValueError):
-    """The arguments of a tool call spell no action. The message says what is wrong, in words for the model."""
+    """The arguments of a tool call spell no action. The message tells the model what is wrong."""
 
 
 class EnvironmentClass(ABC, Generic[TaskT]):
@@ -111,7 +111,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     instructions: ClassVar[str]
     """Task-independent rules for the model, without the reply format, which the reply format adds."""
     format: ClassVar[str] = "react"
-    """The reply format that its benchmark is played with."""
+    """The reply format with which the benchmark is played."""
     max_turns: ClassVar[int]
     deterministic: ClassVar[bool] = True
     stable_observations: ClassVar[bool] = True
@@ -119,11 +119,11 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     max_action_chars: ClassVar[int] = 4096
     licence: ClassVar[str] = ""
     options: ClassVar[Options] = Options()
-    """Its defaults; the runtime replaces them with what the operator set, before the first task is requested."""
+    """The default options; the runtime replaces them with the operator's before the first task is requested."""
     blocking: ClassVar[bool] = False
     """Whether calls wait for something outside of Python (a shell, a database, a JVM). The runtime then makes them in
     threads, one call at a time per session and not always in the same thread, so that a waiting session does not delay
-    the others. What instances share must be thread-safe."""
+    the others. Objects that instances share must be thread-safe."""
 
     calls_at_once: ClassVar[int | None] = None
     """With `blocking`, how many calls of a shard's sessions, and how many opens, are made at once; further ones queue.
@@ -131,24 +131,24 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     concurrent calls only slow each other."""
 
     slots: ClassVar[int] = 1
-    """How many of a server's slots one session takes, where its sessions need more memory than others'."""
+    """How many of a server's slots one session takes, for environments whose sessions need more memory than others'."""
 
     step_timeout_s: ClassVar[float | None] = None
-    """The longest that a task's own `step_timeout_s` may be. Without it a task can only shorten the server's limit."""
+    """The longest `step_timeout_s` that a task may set. Without it a task can only shorten the server's limit."""
 
     tools: ClassVar[tuple[Tool, ...]] = ()
     """The actions as tools that a model can call; `action_of` turns a call into an action."""
 
     models: ClassVar[tuple[ModelRole, ...]] = ()
-    """The language models that `reset` and `step` ask. Operators say in `GYMFLEET_ENV_MODELS` who answers; an
+    """The language models that `reset` and `step` ask. Operators set in `GYMFLEET_ENV_MODELS` which model answers; an
     `Environment` that asks is `blocking`."""
 
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = MappingProxyType({})
-    """The mean score on generated tasks of policies that want the reward and not the task, by the name of the policy
-    (`gymfleet_env_server.cheats`) and the level; 0 where none is stated. The environment's README derives each."""
+    """The mean scores on generated tasks of policies that seek the reward instead of solving the task, by policy
+    (`gymfleet_env_server.cheats`) and level; 0 where none is stated. The environment's README derives each."""
 
     seats: ClassVar[tuple[str, ...]] = ()
-    """The names of its players, where it is a game that several share; `game` then says what each of them sees."""
+    """The names of the players, if several share the game; `game` then returns what each of them sees."""
 
     turn_limit: int | None = None
     """Set by `reset` where the task allows fewer turns than `max_turns`."""
@@ -163,7 +163,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     _answerer: Answerer = Nobody()
 
     def answered_by(self, answerer: Answerer) -> None:
-        """Let `answerer` answer what the instance asks. The runtime calls it before `reset`, and after `snapshot`."""
+        """Let `answerer` answer what the instance asks. The runtime calls this before `reset` and after `snapshot`."""
         self._answerer = answerer
 
     @classmethod
@@ -181,24 +181,25 @@ class EnvironmentClass(ABC, Generic[TaskT]):
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """Return `blocking`, unless that depends on the options."""
+        """Return whether calls block: `blocking`, unless that depends on the options."""
         return cls.blocking
 
     @classmethod
     def asked_models(cls) -> tuple[ModelRole, ...]:
-        """Return those of `models` that are asked at all, where that depends on the options."""
+        """Return the roles of `models` that are asked at all, which may depend on the options."""
         return cls.models
 
     @classmethod
     def images(cls) -> Literal["beside", "only"] | None:
-        """Return whether observations show images: `beside` texts that say the same, or as the `only` thing to see;
-        None where they are texts.
+        """Return how observations show images; None if they are texts alone.
+
+        `beside` means images next to texts with the same content; `only` means images as the only thing to see.
         """
         return None
 
     @classmethod
     def longest_call_s(cls) -> float:
-        """Return how long one call may take by the environment's own limits; 0 where it has none.
+        """Return how long one call may take by the environment's own limits; 0 if it has none.
 
         A server that kills a shard earlier than that refuses to start: it would kill calls that are about to answer.
         """
@@ -206,7 +207,7 @@ class EnvironmentClass(ABC, Generic[TaskT]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Turn a benchmark's files in `source` into what `task_source` reads, in the empty directory `target`.
+        """Convert a benchmark's files in `source` to those that `task_source` reads, in the empty directory `target`.
 
         This is a plain copy, unless something has to be converted or indexed. Raises `TaskDataError`.
         """
@@ -215,26 +216,26 @@ class EnvironmentClass(ABC, Generic[TaskT]):
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
         """Return the action that a call of one of `tools` spells, as `step` takes it. Raises `BadArguments`.
 
-        The arguments fit the tool's schema, and were written by a model: quote what could end a field of the action.
-        It changes nothing and is quick, also in an `AsyncEnvironment`.
+        The arguments fit the tool's schema, but a model wrote them: quote text that could end a field of the action.
+        The method changes nothing and is quick, also in an `AsyncEnvironment`.
         """
         raise NotImplementedError
 
     def irreversible(self, action: str) -> bool:  # noqa: ARG002 - for authors
         """Return whether the action, taken now, reaches the outside world and cannot be taken back: a mail, an order.
 
-        Asked before each step; it changes nothing and is quick, also in an `AsyncEnvironment`. From such an action on
-        the session is not replayed: if its process dies it is lost, and a fork by replay is refused.
+        Called before each step; it changes nothing and is quick, also in an `AsyncEnvironment`. From such an action on
+        the session is not replayed: if its process dies the session is lost, and a fork by replay is refused.
         """
         return False
 
     def game(self) -> Game:
-        """Return what each of `seats` sees and has reached, and whose action the next `step` is.
+        """Return the view and the results of each of `seats`, and the seat whose action the next `step` takes.
 
-        Asked after `reset`, which then returns an empty text, and after each `step`, of which the observation, the
-        reward and the score are then left out. It changes nothing and is quick, also in an `AsyncEnvironment`. Moves
-        made at the same time are asked for one after the other, and none is shown before the last is made. An action
-        that breaks the rules is answered with `action_valid=False`; who is to move afterwards is the game's to say.
+        Called after `reset`, which then returns an empty text, and after each `step`, which then leaves out the
+        observation, the reward and the score. It changes nothing and is quick, also in an `AsyncEnvironment`. Ask for
+        simultaneous moves one after the other, and show none before the last is made. Answer an action that breaks the
+        rules with `action_valid=False`; the game decides who moves next.
         """
         raise NotImplementedError
 
@@ -303,7 +304,7 @@ class Environment(EnvironmentClass[TaskT]):
 
     `reset` is called once, before the first `step`. Neither may touch global
     state: the same task, seed and actions give the same episode in any process,
-    unless `deterministic` says otherwise. The runtime counts turns, cuts the
+    unless `deterministic` is False. The runtime counts turns, cuts the
     episode at `max_turns`, stores results for repeated requests and renews leases.
     """
 
@@ -316,11 +317,11 @@ class Environment(EnvironmentClass[TaskT]):
         """Apply one action. Answer hostile input with `action_valid=False`, not with an exception."""
 
     def ask(self, role: str, messages: Messages, *, max_tokens: int) -> str:
-        """Return what the model of one of `models` replies, a text that is not empty; for `reset` and `step` alone.
+        """Return the reply, never empty, of the model of one of `models`; call it only in `reset` and `step`.
 
-        Write it as if the model were a function: a session that is played again gets the recorded replies, as long as
-        the same is asked in the same order. What the agent says is hostile in a prompt too. Raises `ModelFailed`,
-        which is to be let pass, and RuntimeError beyond the role's bounds.
+        Write the code as if the model were a function: a replayed session gets the recorded replies, as long as it
+        asks the same in the same order. The agent's text is hostile in a prompt too. Raises `ModelFailed`, which must
+        not be caught, and RuntimeError beyond the role's bounds.
         """
         return self._answerer.ask_blocking(role, messages, max_tokens)
 
@@ -328,7 +329,7 @@ class Environment(EnvironmentClass[TaskT]):
         """Return the next move of a policy that solves the task from here; None when there is none.
 
         It leaves the episode unchanged. It may be cut off anywhere in its Python code, so it must try things out on
-        a copy. An expert that may search for long bounds its own work, so that it ends alike on every machine.
+        a copy. An expert that may search for long bounds its own work, so that it ends the same on every machine.
         """
         return None
 
@@ -336,33 +337,33 @@ class Environment(EnvironmentClass[TaskT]):
         """Return a digest of the state behind the observations, such as the files that the agent has written.
 
         The digest is journaled with each step and compared after a replay: a session whose digest differs is lost and
-        never silently becomes another one. Return None where the observations alone show whether a replay matches.
+        never silently becomes another one. Return None if the observations alone show whether a replay matches.
         It is called after `reset` and after each step of a deterministic environment; agents never see the digest.
         """
         return None
 
     def state_key(self) -> str | None:
-        """Return a text that is equal for equal states of one task, whatever led there; None where there is none.
+        """Return a text that is equal for equal states of one task, whatever led there; None if there is no such text.
 
         Equal states have the same future: the same actions give the same rewards and the same observations, up to the
         order of words in a list. The number of turns taken does not count. The text may be of any length; callers see
-        a hash of it, and only those that asked for it when they opened the session. For search, and for algorithms
-        that compare sessions which came to the same state.
+        a hash of it, and only those that asked for it when they opened the session. It serves search, and algorithms
+        that compare sessions in the same state.
         """
         return None
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """Return the actions that are possible now, as `step` takes them; None where they are not known.
+        """Return the actions that are possible now, as `step` takes them; None if they are not known.
 
-        Leave out actions with free text. Called only when somebody asks; it leaves the episode unchanged.
+        Leave out actions with free text. Called only on request; it leaves the episode unchanged.
         """
         return None
 
     def close(self) -> None:
-        """Release what the episode holds outside of Python's memory. It is called once, also after a failed `reset`."""
+        """Release all that the episode holds outside of Python's memory. Called once, also after a failed `reset`."""
 
     def snapshot(self) -> Self:
-        """Return an independent copy in exactly this state. Override it where a deep copy is slow or wrong."""
+        """Return an independent copy in exactly this state. Override it if a deep copy is slow or wrong."""
         return copy.deepcopy(self)
 
 

@@ -1,4 +1,4 @@
-"""Which environments share an extra, an image and a service: those of a line of `families.txt`."""
+"""Families of environments: those on one line of `families.txt` share an extra, an image and a service."""
 
 from pathlib import Path
 from typing import Final

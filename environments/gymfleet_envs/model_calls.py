@@ -1,4 +1,4 @@
-"""What an environment's `ask` needs of the runtime that hosts it."""
+"""The interface that an environment's `ask` needs from the runtime that hosts it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -8,7 +8,7 @@ Messages: TypeAlias = Sequence[Mapping[str, str]]
 
 
 class Answerer(Protocol):
-    """Who answers what an environment asks: it bounds the calls, records the replies and repeats them in a replay."""
+    """Answers what an environment asks: it bounds the calls, records the replies and repeats them in a replay."""
 
     async def ask(self, role: str, messages: Messages, max_tokens: int) -> str:
         """Return the reply. Raises `ModelFailed`."""

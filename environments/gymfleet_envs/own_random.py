@@ -1,4 +1,4 @@
-"""Random numbers of their own for packages that draw from the process's generators."""
+"""Separate random numbers for packages that draw from the process's generators."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_random(seed: str) -> Iterator[None]:
-    """Let foreign code draw from `seed`, and print nothing. NumPy's generator is put back too, where it is loaded."""
+    """Let foreign code draw from `seed`, and print nothing. If NumPy is loaded, its generator is restored too."""
     arrays = sys.modules.get("numpy")
     state, of_arrays = random.getstate(), None if arrays is None else arrays.random.get_state()
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""Pictures of grids as PNG files, whose bytes depend on nothing but the picture: a replay shows the same image."""
+"""Pictures of grids as PNG files, whose bytes depend only on the picture: a replay shows the same image."""
 
 import struct
 import zlib
@@ -17,7 +17,7 @@ def png_of(grid: Sequence[Sequence[int]], palette: Sequence[Colour], *, cell_pix
     """Return a picture in which each number of a grid is a square of its colour.
 
     Args:
-        grid: rows of equal length, of places in the palette.
+        grid: rows of equal length; each number is a place in the palette.
         palette: at most 256 colours.
         cell_pixels: the side of a square.
     """
@@ -35,7 +35,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def _stored(content: bytes) -> bytes:
-    """Return a zlib stream that stores its content: what a compressor makes of it differs from version to version."""
+    """Return a zlib stream that stores its content: the output of a compressor differs from version to version."""
     starts = range(0, len(content), _MAX_STORED)
     blocks = [content[start : start + _MAX_STORED] for start in starts]
     stored = (

@@ -1,4 +1,4 @@
-"""Records of somebody's files: .jsonl, .json and .parquet."""
+"""Records from users' files: .jsonl, .json and .parquet."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,16 +1,16 @@
-"""SQL as text: its tokens, and what must be known of a statement before a database sees it."""
+"""SQL as text: its tokens, and the checks of a statement before a database sees it."""
 
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MAX_EXPANSION: Final = 1000
-"""Subqueries that a statement's `WITH` definitions may come to."""
+"""Limit on the subqueries into which a statement's `WITH` definitions may expand."""
 _MAX_DEFINITIONS: Final = 50
 
 
 class UnfitStatement(Exception):
-    """The statement is not one that is executed here; the message says why."""
+    """The statement is not executed here; the message says why."""
 
 
 class Token(NamedTuple):
@@ -21,7 +21,7 @@ class Token(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The identifier that it is, in lower case; empty when it is none."""
+        """The token's identifier, in lower case; empty if the token is not one."""
         if self.kind == "word":
             return self.text.lower()
         return self.text[1:-1].lower() if self.kind in ("quoted", "double") else ""
@@ -42,19 +42,19 @@ _MYSQL: Final = re.compile(
 
 
 def tokens(sql: str, *, mysql: bool = False) -> list[Token]:
-    """Take SQL apart; all pieces together are the text again.
+    """Split SQL into tokens; all tokens together are the text again.
 
-    In MySQL's dialect strings know the backslash, `"x"` is a string and `#` begins a comment.
+    In MySQL's dialect strings have backslash escapes, `"x"` is a string and `#` begins a comment.
     """
     found = (_MYSQL if mysql else _SQLITE).finditer(sql)
     return [Token((match.lastgroup or "other").removesuffix("2"), match[0]) for match in found]
 
 
 def one_statement(pieces: Sequence[Token], verbs: frozenset[str]) -> list[Token]:
-    """The statement's tokens without space, comments and the semicolon at its end.
+    """Return the statement's tokens without space, comments and the semicolon at its end.
 
-    Raises `UnfitStatement` when there are several, none, one with another first word than `verbs`, or one whose
-    definitions would be expanded without end.
+    Raises `UnfitStatement` if there are several statements or none, if the first word is not one of `verbs`, or if
+    the definitions would be expanded without end.
     """
     telling = [piece for piece in pieces if piece.kind != "space"]
     while telling and telling[-1].text == ";":
@@ -72,7 +72,7 @@ def one_statement(pieces: Sequence[Token], verbs: frozenset[str]) -> list[Token]
 
 
 def _closing(pieces: Sequence[Token], opening: int) -> int:
-    """Where the parenthesis at `opening` is closed; the end when it is not."""
+    """Return where the parenthesis at `opening` is closed; the end if it is not."""
     depth = 0
     for place in range(opening, len(pieces)):
         depth += {"(": 1, ")": -1}.get(pieces[place].text, 0)
@@ -82,7 +82,7 @@ def _closing(pieces: Sequence[Token], opening: int) -> int:
 
 
 def _expansion(pieces: list[Token]) -> int:
-    """How many subqueries come of the `WITH` definitions: each is copied wherever its name stands."""
+    """Return how many subqueries the `WITH` definitions give: each is copied wherever its name appears."""
     definitions: dict[str, list[str]] = {}
     main = [piece.name for piece in pieces]
     for place, piece in enumerate(pieces):
@@ -112,7 +112,7 @@ def _expansion(pieces: list[Token]) -> int:
 
 
 def _defined(pieces: list[Token], place: int) -> str:
-    """The name before `AS`, with or without a list of columns between."""
+    """Return the name before `AS`, with or without a list of columns in between."""
     before = place - 1
     if before >= 0 and pieces[before].text == ")":
         depth = 0

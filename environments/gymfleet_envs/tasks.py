@@ -36,7 +36,7 @@ class UnknownTask(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[TaskT_co]):
-    """A task with its split and level. `task_id` is the benchmark's own where it has one."""
+    """A task with its split and level. `task_id` is the benchmark's own if it has one."""
 
     task_id: str
     split: Split
@@ -86,9 +86,9 @@ class GeneratedTasks(Generic[TaskT]):
         fingerprint: text that is equal for equal tasks.
         default_level: the first of `levels` unless given.
         counts: the number of tasks offered per split.
-        name: what they are drawn from, if that is a benchmark's data.
-        accepts: whether a task is fit to be played, such as one that the expert solves; asked of those of the wanted
-            split alone, as it may take long.
+        name: the name of the benchmark, if tasks are drawn from its data.
+        accepts: whether a task is fit to be played, such as one that the expert solves; called only for tasks of the
+            wanted split, because it may take long.
     """
 
     def __init__(

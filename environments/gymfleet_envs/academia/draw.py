@@ -1,4 +1,4 @@
-"""Draw a network: papers that nobody wrote."""
+"""Draw a network of invented papers."""
 
 import random
 from collections import Counter
@@ -44,7 +44,7 @@ _KEYWORDS: Final = (
 _AUTHORS: Final = 12
 _PAPERS: Final = 14
 _MOST_PAPERS: Final = 4
-"""Of one author, so that all of them can be looked at within the turns that there are."""
+"""Papers per author, few enough for an agent to look at all of them within the turn limit."""
 
 
 def draw_network(rng: random.Random) -> Network:

@@ -47,7 +47,7 @@ class Academia(QuestionEnvironment[Service]):
         return generated_tasks() if data is None else published_tasks(data)
 
     def state_key(self) -> str:
-        """What is loaded, beside what every tool environment has."""
+        """The state of every tool environment, and the loaded networks."""
         return f"{super().state_key()}\n{sorted(self._loaded)}"
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""A citation network: papers that cite each other, authors who write together, and what AgentGym's tools show of it."""
+"""A citation network (papers that cite each other, authors who write together), and AgentGym's tools on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class Service(Protocol):
     """A network, generated or recorded."""
 
     def use(self, tool: str, arguments: Any) -> Any:
-        """Return what a tool returns whose network is loaded. Raises `Refused` and `Faulty`."""
+        """Return the result of a tool whose network is loaded. Raises `Refused` and `Faulty`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A generated one."""
+    """A generated network."""
 
     papers: tuple[Paper, ...]
     authors: tuple[Author, ...]

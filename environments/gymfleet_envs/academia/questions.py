@@ -13,13 +13,13 @@ _NAMES = "Please answer in the form of a list ['author1', 'author2', ...]."
 _TITLES = "Please answer in the form of a list ['paper1', 'paper2', ...]."
 _NETWORK = "in the DBLP citation network"
 _FEWEST_PAPERS: Final = 3
-"""Of an author whose papers are compared: one of two would be a good guess."""
+"""Papers of an author whose papers are compared: with only two, a guess would be right too often."""
 _MOST_LOOKS: Final = 8
-"""At papers and at collaborators, beside loading, listing and finishing."""
+"""Looks at papers and at collaborators; loading, listing and finishing are extra."""
 
 
 class Draft:
-    """A question in the making. `call` makes a call and puts it into the plan."""
+    """A question in the making. `call` makes a call and adds it to the plan."""
 
     def __init__(self, rng: random.Random, network: Network) -> None:
         self.rng = rng
@@ -42,7 +42,7 @@ class Draft:
         return self.call(f"I look at {title}.", "paperNodeCheck", node=title)
 
     def neighbours(self, graph: str, node: str) -> list[str]:
-        """List what a node is connected with."""
+        """List the neighbours of a node."""
         found: list[str] = self.call(f"I list the neighbours of {node}.", "neighbourCheck", graph=graph, node=node)
         return found
 
@@ -51,7 +51,7 @@ class Draft:
         return self.rng.choice([paper for paper in self.network.papers if len(paper.cites) > 1])
 
     def pair(self, least: int) -> tuple[str, str]:
-        """Draw two authors who have written at least so many papers together, or else one."""
+        """Draw two authors with at least `least` joint papers, or with at least one if no pair has so many."""
         pairs = [
             (author.name, other, len(titles))
             for author in self.network.authors
@@ -78,7 +78,7 @@ def authors(draft: Draft) -> None:
 
 
 def collaborators(draft: Draft) -> None:
-    """Ask with whom somebody has written."""
+    """Ask with whom an author has written."""
     name, _ = draft.pair(1)
     draft.goal = f"With whom has {name} written papers {_NETWORK}? {_NAMES}"
     draft.load(AUTHORS)
@@ -86,7 +86,7 @@ def collaborators(draft: Draft) -> None:
 
 
 def joint_papers(draft: Draft) -> None:
-    """Ask what two have written together."""
+    """Ask which papers two authors have written together."""
     one, other = draft.pair(1)
     draft.goal = f"Which papers have {one} and {other} written together {_NETWORK}? {_TITLES}"
     draft.load(AUTHORS)
@@ -95,7 +95,7 @@ def joint_papers(draft: Draft) -> None:
 
 
 def joint_citations(draft: Draft) -> None:
-    """Ask how often that is cited."""
+    """Ask how often two authors' joint papers are cited."""
     one, other = draft.pair(2)
     draft.goal = f"How many citations do papers co-authored by {one} and {other} have {_NETWORK}? {_NUMBER}"
     draft.load(AUTHORS)
@@ -105,7 +105,7 @@ def joint_citations(draft: Draft) -> None:
 
 
 def cited_citations(draft: Draft) -> None:
-    """Ask how often the papers are cited that a paper cites."""
+    """Ask how often the references of a paper are themselves cited."""
     paper = draft.paper()
     draft.goal = f"How many citations do the papers that '{paper.title}' cites have in total {_NETWORK}? {_NUMBER}"
     draft.load(PAPERS)
@@ -113,7 +113,7 @@ def cited_citations(draft: Draft) -> None:
 
 
 def common_collaborators(draft: Draft) -> None:
-    """Ask with whom both of two have written."""
+    """Ask who has written with both of two authors."""
     together = {author.name: set(draft.network.together(author.name)) for author in draft.network.authors}
     pairs = [(one, other) for one in together for other in together if one != other and together[one] & together[other]]
     one, other = draft.rng.choice(pairs)
@@ -124,7 +124,7 @@ def common_collaborators(draft: Draft) -> None:
 
 
 def _authors_of_several(network: Network) -> list[str]:
-    """Return who has three papers or more that can all be looked at within the turns that there are."""
+    """Return the authors with three papers or more, all of which an agent can look at within the turn limit."""
     papers = Counter(name for paper in network.papers for name in paper.authors)
     return [
         name
@@ -148,14 +148,14 @@ def _all_papers(draft: Draft) -> tuple[str, dict[str, int]]:
 
 
 def most_cited(draft: Draft) -> None:
-    """Ask which paper of somebody's is cited most."""
+    """Ask which of an author's papers is cited most."""
     name, found = _all_papers(draft)
     draft.goal = f"Which paper by {name} has the most citations {_NETWORK}?"
     draft.answer = max(found, key=lambda title: found[title])
 
 
 def all_citations(draft: Draft) -> None:
-    """Ask how often all of somebody's papers are cited."""
+    """Ask how often an author's papers are cited in total."""
     name, found = _all_papers(draft)
     draft.goal = f"How many citations do all papers by {name} have in total {_NETWORK}? {_NUMBER}"
     draft.answer = sum(found.values())

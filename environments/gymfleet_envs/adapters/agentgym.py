@@ -2,9 +2,9 @@
 
 `ENVIRONMENT = from_agentgym("http://127.0.0.1:36001", "textcraft", train=range(444), test=range(444, 544))`
 
-AgentGym's protocol numbers no steps: one whose reply is lost may have been executed or not. So no step is ever sent
-twice, and a session whose server failed, or did not answer, is lost. Its gateway plays it again from the beginning if
-the server is said to be deterministic.
+AgentGym's protocol does not number steps: a step whose reply is lost may or may not have been executed. So no step is
+ever sent twice, and a session is lost when its server fails or does not answer. The gateway replays it from the
+beginning if the server is declared deterministic.
 """
 
 import json
@@ -26,28 +26,28 @@ _MAX_TOLD: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one of AgentGym's servers words the protocol: no two families are alike."""
+    """One AgentGym server's variant of the protocol: no two families are alike."""
 
     selector: str
     """The field of `/reset` that holds the task's number."""
     by_env_idx: bool = False
-    """Whether a session is called `env_idx`, and `/create` answers a bare number; else `id`."""
+    """Whether the session's field is `env_idx`, and `/create` answers with a bare number; otherwise it is `id`."""
     create: Mapping[str, Any] | None = None
-    """What `/create` must be sent."""
+    """The body that `/create` requires."""
     reset: Mapping[str, Any] = field(default_factory=dict)
-    """What `/reset` is sent beside."""
+    """Further fields to send to `/reset`."""
     text: str = "observation"
     """The field of a step's reply that holds the observation."""
     score: str = "reward"
     """The field that holds the success so far."""
     solved_at: float = 1.0
-    """Its value that is success."""
+    """The value of the `score` field that is success."""
     scored_at_end: bool = False
-    """Whether it counts only in the reply that ends the episode."""
+    """Whether the score counts only in the reply that ends the episode."""
     lists_actions: bool = False
-    """Whether its client shows `available_actions` below the observation."""
+    """Whether AgentGym's client shows `available_actions` below the observation."""
     closes: bool = True
-    """Whether there is `/close`."""
+    """Whether the server has `/close`."""
 
 
 _TOOL: Final = Dialect("id", by_env_idx=True, create={"id": 0}, scored_at_end=True, closes=False)
@@ -67,7 +67,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "sqlgym": Dialect("item_id", by_env_idx=True, text="state", closes=False),
     "webshop": Dialect("session_id", by_env_idx=True, text="state", closes=False),
 }
-"""By the name of the environment, as AgentGym has it."""
+"""Dialects by AgentGym's name of the environment."""
 
 
 class _FromAgentGym(AsyncEnvironment[int]):
@@ -85,7 +85,7 @@ class _FromAgentGym(AsyncEnvironment[int]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:
-        """The numbers that were given for each split."""
+        """The task numbers given for each split."""
         del data
         tasks = [
             Task(str(number), split, "only", number) for split, numbers in cls.numbers.items() for number in numbers
@@ -93,7 +93,7 @@ class _FromAgentGym(AsyncEnvironment[int]):
         return ListedTasks(cls.name, "agentgym", tasks)
 
     async def reset(self, task: int, seed: int) -> str:
-        """Create a session there and begin the task."""
+        """Create a session on the server and begin the task."""
         del seed
         dialect = self.dialect
         made = await self._post("create", dialect.create)
@@ -121,7 +121,7 @@ class _FromAgentGym(AsyncEnvironment[int]):
         )
 
     async def close(self) -> None:
-        """Tell the server, where it can be told."""
+        """Close the session on the server, if the server has `/close`."""
         try:
             if self._session is not None and self.dialect.closes:
                 await self._post("close", self._session)
@@ -131,7 +131,7 @@ class _FromAgentGym(AsyncEnvironment[int]):
             await self._http.aclose()
 
     async def _post(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Return the answer's JSON. Raises `EngineLost`, and never tries again."""
+        """Return the answer's JSON. Raises `EngineLost`, and never retries."""
         where = f"{self.url}/{path}"
         content = bytearray()
         try:
@@ -183,21 +183,21 @@ def from_agentgym(
     timeout_s: float = 25.0,
     dialect: Dialect | None = None,
 ) -> type[AsyncEnvironment[int]]:
-    """Return an AgentGym server's environment as one of gymfleet.
+    """Return an AgentGym server's environment as a gymfleet environment.
 
     Args:
-        url: where its `/create` is, with the path that some servers have: `http://host:36001/maze`.
-        name: which environment it is, as AgentGym calls it.
-        test: numbers of the tasks of each split, as `/reset` takes them.
-        train: likewise.
-        validation: likewise.
+        url: the server's URL without `/create`, including the path that some servers have: `http://host:36001/maze`.
+        name: AgentGym's name of the environment.
+        test: numbers of the test tasks, as `/reset` takes them.
+        train: numbers of the train tasks.
+        validation: numbers of the validation tasks.
         instructions: rules for the model; AgentGym keeps them in its clients.
-        max_turns: turns of an episode; AgentGym's servers have no limit, or one of their own.
-        title: how gymfleet lists it; `agentgym_NAME` without it.
+        max_turns: limit on an episode's turns; AgentGym's servers have none, or a limit of their own.
+        title: gymfleet's name of the environment; `agentgym_NAME` by default.
         version: raise it when the server's episodes change.
-        deterministic: whether the same task and actions give the same episode: a lost session is then played again.
-        timeout_s: for each answer.
-        dialect: how the server words the protocol, where it is none of AgentGym's own.
+        deterministic: whether the same task and actions give the same episode; a lost session is then replayed.
+        timeout_s: limit on the wait for each answer.
+        dialect: the server's variant of the protocol, if it is not one of AgentGym's own.
 
     Raises:
         ValueError: AgentGym has no such environment, and no dialect was given.

@@ -17,7 +17,7 @@ from gymfleet_envs.environment import Environment, Outcome
 from gymfleet_envs.tasks import GeneratedTasks, TaskSource
 
 Observe = Callable[[Any, Mapping[str, Any]], str]
-"""Makes a text of an observation and its info."""
+"""Turns an observation and its info into text."""
 _NAME: Final = re.compile(r"[^a-z0-9]+")
 _SEEDS: Final = 2**31
 _HIGHLIGHTED: Final = re.compile(r"\x1b\[[0-9;]*[1-9][0-9;]*m(.*?)\x1b\[0?m", re.DOTALL)
@@ -40,7 +40,7 @@ class _FromGymnasium(Environment[int]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:
-        """Seeds; it has no files of a benchmark."""
+        """Seeds; there are no benchmark files."""
         del data
         return GeneratedTasks(cls.name, _seed, str, levels=("only",))
 
@@ -51,7 +51,7 @@ class _FromGymnasium(Environment[int]):
         return self._shown(observation, info)
 
     def step(self, action: str) -> Outcome:
-        """Take the action of that name, or the text itself."""
+        """Take the action of that name, or the text itself as the action."""
         taken = self._taken(action.strip())
         if taken is None:
             names = ", ".join(self.actions)
@@ -68,11 +68,11 @@ class _FromGymnasium(Environment[int]):
         )
 
     def admissible_actions(self) -> Sequence[str] | None:
-        """All named actions; what their state allows is not known."""
+        """All named actions; which of them the current state allows is not known."""
         return self.actions or None
 
     def close(self) -> None:
-        """Close what the environment holds."""
+        """Close the Gymnasium environment."""
         self._inner.close()
 
     def _taken(self, action: str) -> Any:
@@ -103,25 +103,25 @@ def from_gymnasium(
     deterministic: bool = True,
     **arguments: Any,
 ) -> type[Environment[int]]:
-    """Return a registered Gymnasium environment as an environment of gymfleet.
+    """Return a registered Gymnasium environment as a gymfleet environment.
 
-    Its observations are texts, or it renders them as `ansi`, or `observe` makes texts of them. Its actions are texts,
-    or they are numbers from 0, which `actions` names. Its own truncation ends the episode with `info["truncated"]`.
+    Observations are text, are rendered as `ansi`, or are turned into text by `observe`. Actions are text, or numbers
+    from 0, which `actions` names. The environment's own truncation ends the episode with `info["truncated"]`.
 
     Args:
         id: as `gymnasium.make` takes it; `module:Name-v0` imports the module that registers it.
-        solved_at: the sum of rewards that is success; a part of it is that part of a score.
+        solved_at: the sum of rewards that is success; the score is the fraction of it that was reached.
         actions: names of the actions of a `Discrete` space, in its order.
-        instructions: rules for the model; without it the environment's docstring and the names of its actions.
-        observe: makes a text of an observation and its info.
-        max_turns: the environment's own `max_episode_steps` without it.
-        name: how gymfleet lists it; made of `id` without it.
+        instructions: rules for the model; by default the environment's docstring and the names of its actions.
+        observe: turns an observation and its info into text.
+        max_turns: limit on an episode's turns; by default the environment's own `max_episode_steps`.
+        name: gymfleet's name of the environment; by default derived from `id`.
         version: raise it when episodes change.
         deterministic: whether the same seed and actions give the same episode.
-        arguments: for `gymnasium.make`.
+        arguments: arguments for `gymnasium.make`.
 
     Raises:
-        ValueError: its observations or actions are no texts, or nothing bounds its episodes.
+        ValueError: observations or actions cannot be played as text, or nothing bounds the episodes.
     """
     if solved_at <= 0:
         raise ValueError(f"{id}: solved_at is the sum of rewards that is success, and must be above 0")
@@ -148,7 +148,7 @@ def _make(
     observe: Observe | None,
     arguments: Mapping[str, Any],
 ) -> tuple[gymnasium.Env[Any, Any], dict[str, Any]]:
-    """Make one, that renders as text where its observations are none."""
+    """Make the environment; it renders as text if its observations are not text."""
     made = gymnasium.make(id, **arguments)
     if observe is not None or isinstance(made.observation_space, Text):
         return made, dict(arguments)
@@ -177,7 +177,7 @@ def _described(made: gymnasium.Env[Any, Any], actions: Sequence[str]) -> str:
 
 
 def _plain(rendered: str) -> str:
-    """Return a rendering without colours; what was highlighted stands in brackets, for it is what matters."""
+    """Return a rendering without colours; highlighted parts, which matter most, are put in brackets."""
     return _ESCAPE.sub("", _HIGHLIGHTED.sub(r"[\1]", rendered)).strip("\n")
 
 

@@ -1,7 +1,7 @@
-"""Any MCP server as an environment: its tools are the actions, and a checker of the author's decides.
+"""Any MCP server as an environment: its tools are the actions, and the author's checker decides the score.
 
-A session has its own connection, and with a command its own process. What the tools did elsewhere (files, accounts) is
-the server's matter: point it at something that nobody needs, and let `check` look at it.
+A session has its own connection, and its own process if the server is given as a command. Changes that the tools make
+elsewhere (files, accounts) are up to the server: point it at something that nobody needs, and let `check` look at it.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ _RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A task: what the agent reads, and what only the checker does."""
+    """A task: text for the agent, and facts for the checker alone."""
 
     id: str
     text: str
     split: Split = "test"
     facts: Mapping[str, JsonValue] = field(default_factory=dict)
-    """For the checker, such as the right answer; agents never see them."""
+    """Facts for the checker, such as the right answer; agents never see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Finished:
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]]
     """Tools and arguments, in the order in which the agent called them."""
     call: Callable[[str, Mapping[str, JsonValue]], Awaitable[str]]
-    """Calls a tool of the same session, to look at what it has come to."""
+    """Calls a tool of the same session, to look at the state that was reached."""
 
 
 Check = Callable[[Finished], Awaitable[float]]
-"""Returns the score in [0, 1]. What it raises fails the episode, which is then never scored."""
+"""Returns the score in [0, 1]. If it raises, the episode fails and is never scored."""
 
 
 class _FromMcp(AsyncEnvironment[Goal]):
@@ -73,7 +73,7 @@ class _FromMcp(AsyncEnvironment[Goal]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[Goal]:
-        """The goals that were given."""
+        """The given goals."""
         del data
         if unknown := sorted({goal.split for goal in cls.goals}.difference(SPLITS)):
             raise TaskDataError(f"{cls.name}: there is no split {unknown[0]!r}; there are {', '.join(SPLITS)}")
@@ -87,7 +87,7 @@ class _FromMcp(AsyncEnvironment[Goal]):
         return f"Tools:\n{tools}\n\nGoal: {task.text}"
 
     async def step(self, action: str) -> Outcome:
-        """Call a tool, once; or check what was reached."""
+        """Call a tool, once; or finish and check the episode."""
         name, _, rest = action.strip().partition(" ")
         if name == _FINISH:
             done = Finished(self._goal, rest.strip(), tuple(self._calls), self._told)
@@ -108,7 +108,7 @@ class _FromMcp(AsyncEnvironment[Goal]):
         return Outcome(f"Error: {_text(result)}" if result.is_error else _text(result))
 
     async def close(self) -> None:
-        """End the connection, and the process if it is the session's own."""
+        """End the connection, and the process if the session has its own."""
         await self._connection.end()
 
     async def _told(self, name: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -135,16 +135,16 @@ def from_mcp(
     """Return an MCP server as an environment.
 
     Args:
-        server: its URL, or the command that starts one for a session: it speaks over its standard streams.
-        name: how gymfleet lists it.
-        goals: its tasks.
-        check: says how well a finished episode did. An episode that ends by its turns has score 0.
+        server: the server's URL, or the command that starts one per session, which speaks over its standard streams.
+        name: gymfleet's name of the environment.
+        goals: the tasks.
+        check: scores a finished episode. An episode that runs out of turns has score 0.
         instructions: rules for the model.
-        max_turns: calls of an episode.
+        max_turns: limit on an episode's calls.
         version: raise it when episodes change.
-        deterministic: whether a new session that gets the same calls comes to the same state: only then a session
-            that was lost is played again.
-        timeout_s: for each answer of the server.
+        deterministic: whether the same calls in a new session lead to the same state; only then is a lost session
+            replayed.
+        timeout_s: limit on the wait for each answer of the server.
     """
     given = server if isinstance(server, str) else StdioServerParameters(command=server[0], args=list(server[1:]))
     fields = {
@@ -157,7 +157,7 @@ def from_mcp(
 
 
 class _Connection:
-    """A client in a task of its own: what it opens must be closed by the task that opened it."""
+    """A client in its own asyncio task: the task that opens a connection must also close it."""
 
     def __init__(self, server: str | StdioServerParameters, timeout_s: float) -> None:
         self._server = server
@@ -167,7 +167,7 @@ class _Connection:
         self._task: asyncio.Task[None] | None = None
 
     async def tools(self) -> str:
-        """Return the tools, one on each line with its description and the schema of its arguments."""
+        """Return the tools, one per line with its description and the schema of its arguments."""
         async with self._answering():
             client = await self._opened()
             listed = (await client.list_tools()).tools
@@ -178,7 +178,7 @@ class _Connection:
         return "\n".join(lines)[:_MAX_SHOWN]
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> CallToolResult | None:
-        """Call a tool, once; None where the server refuses the call itself. Raises `EngineLost`."""
+        """Call a tool, once; return None if the server refuses the call itself. Raises `EngineLost`."""
         async with self._answering():
             client = await self._opened()
             try:
@@ -189,7 +189,7 @@ class _Connection:
                 raise
 
     async def end(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._ended.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=self._timeout_s)
@@ -197,7 +197,7 @@ class _Connection:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Every failure of the connection loses the session; a call is never made twice."""
+        """Lose the session on every failure of the connection; a call is never made twice."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
@@ -230,7 +230,7 @@ class _Connection:
 
 
 _REFUSED: Final = (-32601, -32602)
-"""Method not found, invalid params: of JSON-RPC, which MCP has for a tool that there is not."""
+"""JSON-RPC's "method not found" and "invalid params", with which MCP answers a call of an unknown tool."""
 
 
 def _text(result: CallToolResult) -> str:

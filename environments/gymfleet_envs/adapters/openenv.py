@@ -2,8 +2,8 @@
 
 `ENVIRONMENT = from_openenv("http://127.0.0.1:8000", "echo", solved_at=1.0, train=range(900), test=range(900, 1000))`
 
-A session is one connection, in which answers come in the order of what was sent. A connection that breaks, or an
-answer that is late, loses the session: OpenEnv's clients would connect again, to another world that was never reset.
+A session is one connection, on which answers come in the order of the requests. A broken connection or a late answer
+loses the session: OpenEnv's clients would reconnect, to another world that was never reset.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class _FromOpenEnv(AsyncEnvironment[int]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:
-        """The seeds that were given for each split."""
+        """The seeds given for each split."""
         del data
         tasks = [Task(str(seed), split, "only", seed) for split, seeds in cls.seeds.items() for seed in seeds]
         return ListedTasks(cls.name, "openenv", tasks)
@@ -77,7 +77,7 @@ class _FromOpenEnv(AsyncEnvironment[int]):
         return Outcome(self._shown(answer), reward=float(reward or 0.0), terminated=done, score=self._score())
 
     async def close(self) -> None:
-        """Close the connection, which ends the session there."""
+        """Close the connection, which ends the session on the server."""
         if self._socket is not None:
             await self._socket.close()
 
@@ -90,7 +90,7 @@ class _FromOpenEnv(AsyncEnvironment[int]):
                 await self._socket.send(json.dumps({"type": kind, "data": data}))
                 frame = json.loads(await self._socket.recv())
         except TimeoutError:
-            # What comes later would be taken for the answer to the next action.
+            # A late answer would be taken for the answer to the next action.
             await self._socket.close()
             raise EngineLost(f"{self.url} did not answer {kind} within {self.timeout_s:g} s") from None
         except (OSError, WebSocketException, ValueError) as error:
@@ -115,12 +115,12 @@ class _FromOpenEnv(AsyncEnvironment[int]):
 
 
 def message(action: str) -> Mapping[str, Any]:
-    """Spell an action as most of OpenEnv's text environments take it."""
+    """Return an action in the form that most of OpenEnv's text environments take."""
     return {"message": action}
 
 
 def plainest(observation: Mapping[str, Any]) -> str:
-    """Return an observation's only text, or all of it as JSON."""
+    """Return an observation's only field if it is text, or else all fields as JSON."""
     texts = {key: value for key, value in observation.items() if key != "metadata"}
     only = next(iter(texts.values()), None)
     return only if len(texts) == 1 and isinstance(only, str) else json.dumps(texts)
@@ -143,23 +143,23 @@ def from_openenv(
     deterministic: bool = False,
     timeout_s: float = 25.0,
 ) -> type[AsyncEnvironment[int]]:
-    """Return an OpenEnv server's environment as one of gymfleet.
+    """Return an OpenEnv server's environment as a gymfleet environment.
 
     Args:
-        url: the server's, as OpenEnv's clients take it; `/ws` is added.
-        name: how gymfleet lists it.
-        solved_at: the sum of rewards that is success; a part of it is that part of a score.
-        test: seeds of the tasks of each split.
-        train: likewise.
-        validation: likewise.
-        act: spells an action as the server's action model; None where it cannot.
-        observe: makes a text of an observation.
-        reset_with: what `reset` is sent besides the seed.
+        url: the server's URL, as OpenEnv's clients take it; `/ws` is added.
+        name: gymfleet's name of the environment.
+        solved_at: the sum of rewards that is success; the score is the fraction of it that was reached.
+        test: seeds of the test tasks.
+        train: seeds of the train tasks.
+        validation: seeds of the validation tasks.
+        act: turns an action into the server's action model; returns None if it cannot.
+        observe: turns an observation into text.
+        reset_with: fields to send to `reset` besides the seed.
         instructions: rules for the model.
-        max_turns: turns of an episode.
+        max_turns: limit on an episode's turns.
         version: raise it when the server's episodes change.
-        deterministic: whether the same seed and actions give the same episode: a lost session is then played again.
-        timeout_s: for each answer.
+        deterministic: whether the same seed and actions give the same episode; a lost session is then replayed.
+        timeout_s: limit on the wait for each answer.
     """
     if solved_at <= 0:
         raise ValueError(f"{name}: solved_at is the sum of rewards that is success, and must be above 0")

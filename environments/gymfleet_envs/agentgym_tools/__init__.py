@@ -1,1 +1,1 @@
-"""What AgentGym's five tool environments share: the form of a call, the wording, published tasks and responses."""
+"""Parts that AgentGym's five tool environments share: form of a call, wording, published tasks and responses."""

@@ -1,4 +1,4 @@
-"""The class under the five tool environments: reads a call, words its result, ends with `finish`."""
+"""The base class of the five tool environments: reads a call, words its result, ends with `finish`."""
 
 import copy
 import json
@@ -19,11 +19,11 @@ LICENCE = "Apache-2.0; names and wording of the tools: AgentGym (MIT), after Age
 
 
 class Refused(Exception):
-    """A tool understood a call and does not do it. The message is the observation."""
+    """A tool understood a call but refuses it. The message is the observation."""
 
 
 class Faulty(Exception):
-    """The arguments of a call are not such that the tool could use them: `TypeError('...')`, as upstream names it."""
+    """A tool cannot use the arguments of a call. The message is upstream's error, such as `TypeError('...')`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +42,39 @@ class Move:
 
     @property
     def action(self) -> str:
-        """The call as it is written."""
+        """The call as text."""
         return spelled(self.tool, json.loads(self.arguments))
 
     def is_made_by(self, call: Call) -> bool:
-        """Return whether a call is this one."""
+        """Return whether a call is this move."""
         return self.tool == call.name and json.loads(self.arguments) == call.arguments
 
 
 class ToolTask(Protocol):
-    """What every task of the five has."""
+    """The fields of every task of the five environments."""
 
     @property
     def goal(self) -> str:
-        """What the agent is to do."""
+        """The agent's goal, in words."""
 
     @property
     def plan(self) -> tuple[Move, ...]:
-        """The calls that solve it, in their order, the last one `finish`; empty where none is known."""
+        """The calls that solve the task, in order, ending with `finish`; empty if no solution is known."""
 
 
 TaskT = TypeVar("TaskT", bound=ToolTask)
 
 
 class ToolEnvironment(Environment[TaskT]):
-    """One goal, tools, and `finish`, at which alone something is scored.
+    """One goal, tools, and `finish`, which alone is scored.
 
-    A subclass calls the tools and judges the end. What the tools change is replaced, never changed in place.
+    A subclass calls the tools and judges the answer. State that the tools change is replaced, never changed in place.
     """
 
     licence: ClassVar[str] = LICENCE
     max_action_chars: ClassVar[int] = 16_384  # of a whole reply: AgentGym's clients send it with its thought
     valid_actions: ClassVar[tuple[str, ...]]
-    """What `check_valid_actions` lists."""
+    """The actions that `check_valid_actions` lists."""
     _task: TaskT
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class ToolEnvironment(Environment[TaskT]):
         self._planned = 0
 
     def reset(self, task: TaskT, seed: int) -> str:
-        """The goal. The task says it all; the seed changes nothing."""
+        """Show the goal. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._task = task
         self._over, self._score, self._planned = False, 0.0, 0
@@ -124,15 +124,15 @@ class ToolEnvironment(Environment[TaskT]):
         return spelled(tool, arguments)
 
     def state_key(self) -> str:
-        """The task; its tools change nothing, unless a subclass says so."""
+        """The task and its score; the tools change nothing unless a subclass adds their state."""
         return f"{self._task.goal}\n{self._over} {self._score}"
 
     def snapshot(self) -> Self:
-        """A shallow copy: every change replaces what it changes, and tasks are immutable."""
+        """A shallow copy: changes replace state instead of modifying it, and tasks are immutable."""
         return copy.copy(self)
 
     def _called(self, call: Call) -> Any:
-        """Return the result of a call, and move along the plan when it is the next of it."""
+        """Return the result of a call, and advance in the plan if the call is its next one."""
         if call.name == "finish":
             result = self._finish(call.arguments)
         elif call.name == "check_valid_actions":
@@ -158,22 +158,22 @@ class ToolEnvironment(Environment[TaskT]):
         return Outcome(shown(f"ERROR | {fault}"), score=self._score, action_valid=False)
 
     def _spelled(self, name: str) -> str:
-        """Return the name of the tool that is meant."""
+        """Return the name of the tool that the agent means."""
         return name
 
     def _unknown(self, name: str) -> str:
         return f"ERROR | Invalid action: {name}."
 
     def _begin(self) -> None:
-        """Set up what the tools work on."""
+        """Set up the state that the tools work on."""
 
     @abstractmethod
     def _use(self, tool: str, arguments: Any) -> Any:
-        """Return what a tool returns. Raises `Refused` and `Faulty`."""
+        """Return the result of a tool. Raises `Refused` and `Faulty`."""
 
     @abstractmethod
     def _judge(self, answer: Any) -> float:
-        """Return the score of an answer, in the state that there is now."""
+        """Return the score of an answer in the current state."""
 
 
 def spelled(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -185,7 +185,7 @@ def spelled(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def taken(arguments: Any, name: str) -> Any:
-    """Return an argument. Raises `Faulty` in the words of Python's error at that place upstream."""
+    """Return an argument. Raises `Faulty` with the words of the Python error that upstream raises there."""
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         fault = f"{kind} indices must be integers or slices, not str"

@@ -1,6 +1,6 @@
 """Read a reply as AgentGym's servers do: `Action: NAME with Action Input: ARGUMENTS`, which must end the text.
 
-The `Action:` may be missing: reply formats take it off. Everything in front of it is a thought.
+The `Action:` may be missing: reply formats strip it. Everything before it is a thought.
 """
 
 import re
@@ -15,20 +15,20 @@ _ACTION: Final = "Action:"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool. `arguments` is what was written, of any type: mostly a dict."""
+    """A call of a tool. `arguments` is the value that was written, of any type, mostly a dict."""
 
     name: str
     arguments: Any
 
 
 class NoCall(Exception):
-    """The text has no call at its end."""
+    """The text does not end with a call."""
 
 
 def read_call(text: str) -> Call:
-    """Return the call that ends a reply. Raises `NoCall`, and `Unreadable` for arguments that are no literal.
+    """Return the call that ends a reply. Raises `NoCall`, and `Unreadable` for arguments that are not a literal.
 
-    As upstream's pattern reads it: the arguments are the rest of a line that the text, or one line break, ends.
+    As in upstream's pattern, the arguments are the rest of the last line, which may end with one line break.
     """
     body = text.removesuffix("\n")
     for mark in _MARK.finditer(body):

@@ -1,4 +1,4 @@
-"""Read the arguments of a call without evaluating them: JSON, or what a model writes as a Python literal.
+"""Read the arguments of a call without evaluating them: JSON, or a Python literal as models write it.
 
 AgentGym's servers call `eval` on them, so models write Python there: single quotes, `None`, sums such as `25.0 + 5`.
 """
@@ -36,7 +36,7 @@ def read_literal(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """Return how deeply brackets and signs may be nested, because the parser's stack grows with them."""
+    """Return how deeply brackets and signs may be nested; the parser's stack grows with this depth."""
     if sum(map(text.count, "([{+-~")) <= _MAX_DEPTH:
         return 0
     depth = deepest = signs = 0

@@ -1,4 +1,4 @@
-"""AgentGym's published tasks: `todo.jsonl` and its like, one task a line, with AgentGym's own numbers as ids."""
+"""AgentGym's published tasks: files such as `todo.jsonl`, one task per line, with AgentGym's own numbers as ids."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -29,10 +29,10 @@ class Published:
 
 
 class PublishedTasks(ListedTasks[TaskT], Generic[TaskT]):
-    """Tasks by their numbers; `todo_7`, as AgentGym's data sets call task 7 of todo, is the same."""
+    """Tasks by their numbers; `todo_7`, the name of todo's task 7 in AgentGym's data sets, works too."""
 
     def by_id(self, task_id: str) -> Task[TaskT]:
-        """Return the task with a number, or with AgentGym's name of it."""
+        """Return a task by its number, or by AgentGym's name for it."""
         return super().by_id(task_id.removeprefix(f"{self._env}_"))
 
 
@@ -51,7 +51,7 @@ def read_published(env: str, data: Path, *, configured: bool = False) -> list[Pu
 def listed(
     env: str, tasks: Sequence[tuple[Published, TaskT]], *, tested: Collection[int] | None
 ) -> PublishedTasks[TaskT]:
-    """Return a source of tasks. Those of `tested` are for testing, or all of them with None; the rest trains."""
+    """Return a source of tasks. Those in `tested` (None means all) are for testing, the others for training."""
 
     def split(number: int) -> Split:
         return "test" if tested is None or number in tested else "train"

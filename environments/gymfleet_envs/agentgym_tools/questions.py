@@ -16,16 +16,16 @@ WorldT = TypeVar("WorldT")
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[WorldT]):
-    """A question, the world that has its answer, and the way to it."""
+    """A question, the world that holds its answer, and the plan that finds it."""
 
     goal: str
     world: WorldT
     answers: tuple[str, ...]
-    """JSON; one of them must be given."""
+    """Right answers as JSON; the agent must give one of them."""
     plan: tuple[Move, ...]
     date: str = ""
     location: str = ""
-    """What the user's own two tools say, where there are these tools."""
+    """`date` and `location` are the results of the user's own two tools, in environments that have them."""
 
 
 class QuestionEnvironment(ToolEnvironment[Question[WorldT]]):

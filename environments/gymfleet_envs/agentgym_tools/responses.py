@@ -1,7 +1,7 @@
 """Imported responses of the live services that weather, movie and academia ask upstream.
 
-A file `responses/ENV.jsonl` has one response a line: `{"tool": ..., "arguments": {...}, "result": ...}`, the result as
-the tool returned it. Published tasks are played from it, and refused without it.
+A file `responses/ENV.jsonl` has one response per line: `{"tool": ..., "arguments": {...}, "result": ...}`, with the
+result as the tool returned it. Published tasks are played from this file, and refused without it.
 """
 
 import json
@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 256 * 2**20
 
 
 class Response(NamedTuple):
-    """A call, and what it returned."""
+    """A call and its result."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -26,7 +26,7 @@ class Response(NamedTuple):
 
 
 def read_responses(env: str, data: Path) -> Iterator[Response]:
-    """Yield the imported responses. Raises `TaskDataError` where there are none, and for a damaged line."""
+    """Yield the imported responses. Raises `TaskDataError` if there are none, and for a damaged line."""
     path = data / "responses" / f"{env}.jsonl"
     if not path.is_file():
         raise TaskDataError(
@@ -52,13 +52,13 @@ def _response(env: str, where: str, line: str) -> Response:
 
 
 class Responses:
-    """Responses by their calls. Values of arguments are compared as texts: ids may be numbers or texts."""
+    """Responses by their calls. Argument values are compared as text, because ids may be numbers or text."""
 
     def __init__(self, responses: Iterator[Response]) -> None:
         self._results = {_key(tool, arguments): result for tool, arguments, result in responses}
 
     def use(self, tool: str, arguments: Any) -> Any:
-        """Return what a call returned. Raises `Refused` if it is not among them."""
+        """Return the imported result of a call. Raises `Refused` if there is none."""
         key = _key(tool, arguments) if isinstance(arguments, dict) else ()
         if key not in self._results:
             raise Refused(MISSING)

@@ -1,7 +1,7 @@
-"""An environment's tools, read from the text in which AgentGym's client tells a model of them.
+"""An environment's tools, read from the text with which AgentGym's client describes them to a model.
 
-The text, `tools.txt` beside the environment, is that of its client's first message. It is the one place where tools,
-parameters and meanings stand: the instructions and the JSON Schemas come from it.
+The text, `tools.txt` in the environment's folder, is that of the client's first message. It is the only source of
+tools, parameters and meanings: the instructions and the JSON Schemas come from it.
 """
 
 import re
@@ -40,14 +40,14 @@ _TYPES: Final[Mapping[str, Mapping[str, JsonValue]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools, and what a model is told of them."""
+    """Tools, and the instructions that describe them to a model."""
 
     instructions: str
     tools: tuple[Tool, ...]
 
 
 def read_toolbox(path: Path, *, optional: Collection[str] = ()) -> Toolbox:
-    """Return the tools of a text, in which `optional` parameters may be left out of a call."""
+    """Return the tools that a text describes; a call may leave out the `optional` parameters."""
     text = path.read_text(encoding="utf-8").strip()
     tools = tuple(
         _tool(match, body.partition("\n\n")[0], optional)
@@ -68,7 +68,7 @@ def _tool(head: re.Match[str], body: str, optional: Collection[str]) -> Tool:
 
 
 def _parameters(body: str) -> dict[str, JsonValue]:
-    """Return the schema of each parameter that stands between `Parameters:` and `Returns:`."""
+    """Return the schema of each parameter listed between `Parameters:` and `Returns:`."""
     _, _, listed = body.partition("Parameters:\n")
     found: dict[str, JsonValue] = {}
     for line in listed.partition("Returns:\n")[0].splitlines():

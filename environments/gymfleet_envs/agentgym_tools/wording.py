@@ -15,6 +15,6 @@ def opening(goal: str) -> str:
 
 
 def shown(result: object) -> str:
-    """Return the observation of a call's result, as Python writes it."""
+    """Return the observation with a call's result, written as Python's `str` writes it."""
     text = str(result).encode("utf-8", "replace").decode("utf-8")  # "\ud800" in JSON is no character
     return f"Observation: {text}\nGive me one action."

@@ -13,21 +13,21 @@ _PORTABLE: Final = frozenset({"ball", "box", "key"})
 
 @dataclass(slots=True)
 class Options:
-    """Actions in AgentGym's order, and why those fail that name something in view."""
+    """Possible actions in AgentGym's order, and for impossible ones that name something in view, the reason."""
 
     possible: dict[str, tuple[Primitive, ...]] = field(default_factory=dict)
     targets: dict[str, Cell] = field(default_factory=dict)
-    """The cell of what a possible action names."""
+    """The cell of the thing that a possible action names."""
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that can be done now."""
+        """All actions that are possible now."""
         return (*self.possible, CHECK)
 
 
 def options(view: View) -> Options:
-    """All that can be done from here with what is in view."""
+    """Return all actions that are possible from here with the things in view."""
     paths = Paths(view)
     found = Options({"turn left": (Primitive.LEFT,), "turn right": (Primitive.RIGHT,)})
     if view.barrier is None or view.barrier[1] > 1:

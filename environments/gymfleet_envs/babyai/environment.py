@@ -55,7 +55,7 @@ class BabyAI(Environment[BabyAITask]):
         return generated_tasks() if data is None else level_list_tasks(data)
 
     def reset(self, task: BabyAITask, seed: int) -> str:
-        """Build the world. The task says it all; the seed changes nothing."""
+        """Build the world. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._world = World(task.level, task.seed, lenient=task.lenient)
         self._plan = ()
@@ -80,7 +80,7 @@ class BabyAI(Environment[BabyAITask]):
         return self._walk(primitives) if primitives else self._answer("No change in state.")
 
     def expert(self) -> ExpertMove | None:
-        """The bot's way, in text actions; a plan is kept as long as the episode follows it."""
+        """The next text action on the bot's path; a plan is kept as long as the episode follows it."""
         signature = self._world.signature()
         if self._over or signature == self._at_a_loss:
             return None
@@ -93,11 +93,11 @@ class BabyAI(Environment[BabyAITask]):
         return move
 
     def state_key(self) -> str:
-        """The world as an all-seeing eye sees it."""
+        """The whole world, including the parts outside of the agent's view."""
         return f"{self._over} {self._world.signature()}"
 
     def admissible_actions(self) -> list[str]:
-        """What the observation lists."""
+        """The actions that the observation lists."""
         return list(self._options.names)
 
     def snapshot(self) -> Self:

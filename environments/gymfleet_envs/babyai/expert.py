@@ -1,4 +1,4 @@
-"""The expert: minigrid's bot decides where to go, in as few text actions as possible."""
+"""The expert: minigrid's bot decides where to go, and the expert goes there in as few text actions as possible."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +10,7 @@ from gymfleet_envs.babyai.actions import Options
 from gymfleet_envs.babyai.world import HEADINGS, Cell, Pose, Primitive, World
 
 MAX_SEARCHES: Final = 48
-"""For one primitive action; the bot needs at most 10 where it knows what to do, and elsewhere never ends."""
+"""Searches for one primitive action; the bot needs at most 10 if it knows what to do, and else never ends."""
 _MOVES: Final = frozenset({Primitive.LEFT, Primitive.RIGHT, Primitive.FORWARD})
 _THOUGHTS: Final = {
     "go to": "I go to the {thing}.",
@@ -27,13 +27,13 @@ _THOUGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A point on the bot's way: the world there, and what the bot does next (None at the end)."""
+    """A point on the bot's path: the world there, and the bot's next action (None at the end)."""
 
     signature: tuple[object, ...]
     progress: tuple[object, ...]
     pose: Pose
     seen: Any
-    """(width, height) bool, the cells that the bot knows of."""
+    """(width, height) bool, the cells that the bot knows."""
     primitive: Primitive | None
 
 
@@ -45,7 +45,7 @@ class _Lost(Exception):
 
 
 class _BoundedBot(BabyAIBot):  # type: ignore[misc]
-    """Minigrid's bot with a bound on its work, which is the same on every machine, unlike one on time."""
+    """Minigrid's bot with a bound on its work that, unlike a time limit, is the same on every machine."""
 
     def replan(self) -> Any:
         """Return the next primitive action. Raises `_Lost`."""
@@ -60,7 +60,7 @@ class _BoundedBot(BabyAIBot):  # type: ignore[misc]
 
 
 def make_plan(world: World, seen: Any | None) -> Plan:
-    """Let the bot play a copy, with what is already `seen`. Empty when it does not reach the goal."""
+    """Let the bot play a copy of the world, with the cells already `seen`. Empty if it does not reach the goal."""
     rehearsal = world.copy()
     bot = _new_bot(rehearsal, seen)
     stages: list[Stage] = []
@@ -70,8 +70,8 @@ def make_plan(world: World, seen: Any | None) -> Plan:
         except (AssertionError, _Lost):  # an assertion is how the bot itself says that it is lost
             return ()
         if action not in tuple(Primitive):
-            # It takes the goal for reached, which an episode that begins in front of its goal notices only after a
-            # move.
+            # The bot takes the goal for reached; an episode that begins in front of its goal notices that only after
+            # a move.
             action = Primitive.LEFT
             bot = _new_bot(rehearsal, bot.vis_mask)
         primitive = Primitive(action)
@@ -94,7 +94,7 @@ def _stage(world: World, bot: Any, primitive: Primitive | None) -> Stage:
 
 
 def choose(world: World, options: Options, plan: Plan) -> tuple[ExpertMove, Plan] | None:
-    """The action that gets furthest along the plan, and the plan from there on."""
+    """Return the action that gets furthest along the plan, and the plan from there on."""
     course = _Course(world, plan)
     reached = {name: course.reach(steps, options.targets.get(name)) for name, steps in options.possible.items()}
     for name in sorted(reached, key=lambda name: (-reached[name].index, reached[name].aside)):
@@ -109,7 +109,7 @@ def choose(world: World, options: Options, plan: Plan) -> tuple[ExpertMove, Plan
 
 
 def _plan_after(world: World, primitives: tuple[Primitive, ...], seen: Any) -> Plan:
-    """A new plan from where an action leads. Empty where the bot, begun there, would be lost."""
+    """Return a new plan from where an action leads. Empty if the bot, started there, would be lost."""
     trial = world.copy()
     for primitive in primitives:
         done = trial.act(primitive)
@@ -121,13 +121,13 @@ def _plan_after(world: World, primitives: tuple[Primitive, ...], seen: Any) -> P
 @dataclass(frozen=True, slots=True)
 class _Reach:
     index: int
-    """The stage of the plan that an action leads to; 0 when it leads elsewhere."""
+    """The stage of the plan that an action leads to; 0 if it leads elsewhere."""
     aside: bool = False
-    """It does what the plan does, from another side: the plan has to be made anew."""
+    """Whether the action does what the plan does, but from another side: it then needs a new plan."""
 
 
 class _Course:
-    """The plan up to `end`: the next thing done, or the next part of the goal. No action may jump over it."""
+    """The plan up to `_end`: the next interaction, or the next part of the goal. No action may skip it."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self._world = world
@@ -140,7 +140,7 @@ class _Course:
         self._index_of = {stage.pose: index for index, stage in enumerate(plan[: self._end + 1])}
 
     def reach(self, primitives: tuple[Primitive, ...], target: Cell | None) -> _Reach:
-        """How far along the plan an action leads."""
+        """Return how far along the plan an action leads."""
         cut = next((at for at, primitive in enumerate(primitives) if primitive not in _MOVES), len(primitives))
         pose, then = self._walk(primitives[:cut]), primitives[cut:]
         if pose is None:
@@ -157,7 +157,7 @@ class _Course:
         return _Reach(0)
 
     def _walk(self, path: tuple[Primitive, ...]) -> Pose | None:
-        """Where a path ends in the real world; None when it is blocked."""
+        """Return where a path ends in the real world; None if it is blocked."""
         cell, heading = self._world.pose()
         for primitive in path:
             if primitive is Primitive.FORWARD:

@@ -1,4 +1,4 @@
-"""Ways through what is in view."""
+"""Paths through the agent's view."""
 
 from collections import deque
 from typing import Final
@@ -10,11 +10,11 @@ _TURNS: Final = tuple((((at - 1) % 4, Primitive.LEFT), ((at + 1) % 4, Primitive.
 
 
 class Paths:
-    """The ways that AgentGym's server takes from where the agent stands, found in one search.
+    """The paths that AgentGym's server takes from where the agent stands, found in one search.
 
-    Cells out of sight count as free, and so do doors: the walk stops where it is blocked. Upstream's search remembers
-    of each pose the last way by which it was found before its turn came, and looks again from one that was found
-    twice. That decides among equally long ways, and so what an agent sees and bumps into.
+    Cells out of sight count as free, and so do doors: the walk stops where it is blocked. For each pose, upstream's
+    search remembers the last path that found the pose before its turn came, and searches again from a pose that was
+    found twice. This decides among equally long paths, and so what an agent sees and bumps into.
     """
 
     def __init__(self, view: View) -> None:
@@ -45,7 +45,7 @@ class Paths:
         self._came_from, self._arriving, self._facing = came_from, arriving, facing
 
     def to(self, goal: Cell, *, arrive: bool) -> tuple[Primitive, ...] | None:
-        """The way to the goal cell, or to facing it from a neighbouring cell; None without one."""
+        """Return the path to the goal cell, or to facing it from a neighbouring cell; None if there is none."""
         pose = (self._arriving if arrive else self._facing).get(goal)
         if pose is None:
             return None

@@ -1,4 +1,4 @@
-"""What the agent sees, in AgentGym's words."""
+"""The agent's view, in AgentGym's words."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _SOLID: Final = frozenset({"wall", "box", "lava", "ball", "key"})
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """An object in view. Its name and number, nearest first, are how actions call it."""
+    """An object in view. Actions refer to it by its name and number; numbers count from the nearest."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that the text and the actions are made from."""
+    """Everything that the observation text and the actions are made from."""
 
     cell: Cell
     heading: int
@@ -94,7 +94,7 @@ def look(world: World) -> View:
 
 
 def describe(view: View) -> str:
-    """AgentGym's sentence, its spacing included."""
+    """Return AgentGym's sentence, including its spacing."""
     if view.sees_anything:
         seen = "".join(f"There is a {thing.label} {_place(thing)} steps{_side(thing)}.  " for thing in view.things)
         text = f"In front of you in this room, you can see several objects: {seen}"
@@ -120,10 +120,10 @@ def _side(thing: Thing) -> str:
 
 
 def _area(x: int, y: int, fx: int, fy: int, size: int) -> tuple[range, range]:
-    """The columns and rows that paths may use: the view, and one line beyond it towards the agent's back.
+    """Return the columns and rows that paths may use: the view, and one line beyond it towards the agent's back.
 
-    To the west and north AgentGym's ranges also take in one line on the agent's
-    right or left; its paths, and so its episodes, depend on it.
+    To the west and north, AgentGym's ranges also include one line on the agent's right or left; its paths, and so its
+    episodes, depend on it.
     """
     left, top = x + fx * (size - 1) + fy * (size // 2), y + fy * (size - 1) - fx * (size // 2)
     return _span(left, left + size * (-fx - fy)), _span(top, top + size * (-fy + fx))

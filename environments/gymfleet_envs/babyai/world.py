@@ -1,4 +1,4 @@
-"""Minigrid's BabyAI worlds: made by level and seed, moved by primitive actions."""
+"""Minigrid's BabyAI worlds: created from a level and a seed, changed by primitive actions."""
 
 import copy
 import functools
@@ -32,10 +32,10 @@ class Primitive(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a primitive action did."""
+    """The effect of a primitive action."""
 
     changed: bool
-    """False when it was blocked: a list of actions ends there."""
+    """False if the action was blocked: a list of actions ends there."""
     terminated: bool
     reward: float
 
@@ -47,7 +47,7 @@ def known_levels() -> frozenset[str]:
 
 @functools.cache
 def _env_ids() -> dict[str, str]:
-    """Level to id; minigrid gives one of them (GoToObjS6) another version than the rest."""
+    """Map levels to ids; in minigrid one level (GoToObjS6) has another version than the rest."""
     return {match["level"]: name for name in gymnasium.registry if (match := _ENV_ID.fullmatch(name))}
 
 
@@ -55,7 +55,7 @@ class World:
     """One BabyAI level. Fully determined by level, seed and the actions taken.
 
     Args:
-        lenient: what minigrid takes for a failure ends nothing. It fails some levels for doing the right thing.
+        lenient: go on where minigrid sees a failure. It fails some levels for doing the right thing.
     """
 
     def __init__(self, level: str, seed: int, *, lenient: bool = False) -> None:
@@ -64,7 +64,7 @@ class World:
         roomgrid_level.print = _silent
         self.engine: Any = gymnasium.make(_env_ids()[level], disable_env_checker=True).unwrapped
         self._image: Any = self.engine.reset(seed=seed)[0]["image"]
-        # Most of a primitive's time goes into its picture, and only that after the last one of an action is looked at.
+        # Most of a primitive's time goes into its picture, and only the picture after an action's last one is used.
         self.engine.gen_obs = _no_picture
 
     @property
@@ -82,7 +82,7 @@ class World:
 
     @property
     def out_of_steps(self) -> bool:
-        """Success is worth nothing more."""
+        """Whether the steps are used up: success is then worth nothing."""
         return bool(self.engine.step_count >= self.engine.max_steps)
 
     def act(self, primitive: Primitive) -> Progress:
@@ -94,13 +94,13 @@ class World:
         return Progress(changed=self._surroundings() != before, terminated=over, reward=float(reward))
 
     def signature(self) -> tuple[object, ...]:
-        """Equal for worlds that look alike to an all-seeing eye, whatever the number of steps."""
+        """Return a key that is equal for worlds in the same full state, whatever the number of steps."""
         engine = self.engine
         cells = tuple((at, cell.encode()) for at, cell in enumerate(engine.grid.grid) if cell and cell.type != "wall")
         return (*self._surroundings(), cells, self.progress())
 
     def progress(self) -> tuple[object, ...]:
-        """Which parts of a composed goal are done."""
+        """Return which parts of a composed goal are done."""
         return _progress(self.engine.instrs)
 
     def pose(self) -> Pose:
@@ -109,7 +109,7 @@ class World:
         return (int(x), int(y)), int(self.engine.agent_dir)
 
     def can_enter(self, cell: Cell) -> bool:
-        """Whether nothing stands there, or only an open door."""
+        """Return whether the cell is empty, or holds only an open door."""
         content = self.engine.grid.get(*cell)
         return content is None or bool(content.can_overlap())
 

@@ -1,4 +1,4 @@
-"""What the game against a program and the game of two agents have in common."""
+"""The common parts of the game against a program and the game of two agents."""
 
 import copy
 import hashlib
@@ -32,7 +32,7 @@ INSTRUCTIONS: Final = (
 
 
 class Aquawar(Environment[Duel]):
-    """A match that is under way. A step copies it before it changes it."""
+    """A match in progress. A step copies the match before changing it."""
 
     version: ClassVar[str] = "1.0.0"
     instructions: ClassVar[str] = INSTRUCTIONS
@@ -53,17 +53,17 @@ class Aquawar(Environment[Duel]):
         return moves.action_of(arguments)
 
     def admissible_actions(self) -> Sequence[str]:
-        """All moves, or all guesses that may be right by what was seen, of the player who is to move."""
+        """All moves of the player to move, or all guesses that may still be right after what both have seen."""
         return self._match.possible()
 
     def state_key(self) -> str:
-        """The whole game; all that was told of the last turns belongs to it."""
+        """The whole game, including all information given about the last turns."""
         return repr((self._match.state, self._failures))
 
     def state_digest(self) -> str:
-        """Of the same: what is drawn next is in it."""
+        """A digest of the same state, which includes the draws to come."""
         return hashlib.sha256(self.state_key().encode()).hexdigest()
 
     def snapshot(self) -> Self:
-        """A shallow copy: a step copies the match before it changes it."""
+        """A shallow copy: a step copies the match before changing it."""
         return copy.copy(self)

@@ -1,4 +1,4 @@
-"""The rules of Aquawar: a battle, and what a move and a guess do to it."""
+"""The rules of Aquawar: a battle, and the effects of moves and guesses on it."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -21,7 +21,7 @@ from gymfleet_envs.card_game.kinds import (
 from gymfleet_envs.card_game.luck import below
 
 MOST_MOVES: Final = 63
-"""Of both players together: AgentBench's engine ends a game after 128 states, two of them for the choice of fish."""
+"""Moves of both players together: AgentBench's engine ends a game after 128 states, two for the choice of fish."""
 GUESS_DAMAGE: Final = 50
 _INFIGHT_DAMAGE: Final = 75
 _LOW: Final = HEALTH * 3 // 10
@@ -31,7 +31,7 @@ _FIRST, _SECOND = tuple(range(TEAM)), tuple(range(TEAM, 2 * TEAM))
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What one fish does: places are 0 to 3 in its own team, and in that of the target."""
+    """A move of one fish. `fish` and `target` are places from 0 to 3, each within its team."""
 
     fish: int
     active: bool
@@ -40,17 +40,17 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """That the enemy's fish at a place is of a kind."""
+    """A guess that the enemy's fish at a place is of a certain kind."""
 
     target: int
     kind: int
 
 
 class Battle:
-    """Two teams of four: fish 0 to 3 are those of the player who begins, 4 to 7 the other's.
+    """Two teams of four: fish 0 to 3 belong to the player who begins, 4 to 7 to the other.
 
-    `told` collects passive abilities that were seen, as pairs of fish and name. Without `luck` every evasion counts as
-    30 % less damage: for players who think ahead, and must not foresee what will be drawn.
+    `told` collects passive abilities that were seen, as pairs of fish and name. If `luck` is None, every evasion counts
+    as 30 % less damage: for players who think ahead and must not foresee the draws.
     """
 
     __slots__ = ("attacks", "exposed", "health", "kinds", "luck", "moves", "own_share", "shields", "told", "wounds")
@@ -66,11 +66,11 @@ class Battle:
         """A bit for each fish, as in `exposed`."""
         self.exposed = 0
         self.moves = 0
-        """How many both have made; the player who is to move is this modulo 2."""
+        """Number of moves of both players; modulo 2, it is the player to move."""
         self.told: list[tuple[int, str]] = []
 
     def copy(self) -> Self:
-        """Return a battle that goes its own way from here."""
+        """Return an independent battle in the same state."""
         twin = type(self).__new__(type(self))
         twin.kinds, twin.own_share, twin.luck = self.kinds, self.own_share, self.luck
         twin.health, twin.attacks, twin.wounds = self.health.copy(), self.attacks.copy(), self.wounds.copy()
@@ -80,7 +80,7 @@ class Battle:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """All of it but `told`, as something that can be compared and shown."""
+        """Everything except `told`, as a value that can be compared and shown."""
         return (
             self.kinds, self.own_share, self.luck, tuple(self.health), tuple(self.attacks), tuple(self.wounds),
             self.shields, self.exposed, self.moves,
@@ -88,7 +88,7 @@ class Battle:
 
     @property
     def mover(self) -> int:
-        """Whose move it is: 0 for the player who began."""
+        """The player to move: 0 is the player who began."""
         return self.moves & 1
 
     def living(self, side: int) -> list[int]:
@@ -97,19 +97,19 @@ class Battle:
         return [fish for fish in (_SECOND if side else _FIRST) if health[fish] > 0]
 
     def attack_points(self, fish: int) -> int:
-        """Return what a fish attacks with now."""
+        """Return a fish's current attack points."""
         enraged = self.kinds[fish] == HAMMERHEAD and self.health[fish] * 5 < HEALTH
         return self.attacks[fish] + 15 if enraged else self.attacks[fish]
 
     def damage_taken(self, side: int) -> int:
-        """Return what a side has lost of its health."""
+        """Return how much health a side has lost."""
         return TEAM * HEALTH - sum(self.health[TEAM * side : TEAM * side + TEAM])
 
     def winner(self) -> int | None:
-        """Return the side that has won; None while the game goes on. Asked after a guess or a move.
+        """Return the side that has won; None while the game goes on. Called after a guess or a move.
 
-        Whoever struck last wins where nobody is left. Once the moves are used up, more living fish win, then more
-        health, then the healthiest fish, then the player who moved second.
+        If no fish is left, the side that struck last wins. Once the moves are used up, the side with more living fish
+        wins, then with more health, then with the healthiest fish, then the player who moved second.
         """
         health = self.health
         gone = [max(health[:TEAM]) <= 0, max(health[TEAM:]) <= 0]
@@ -124,7 +124,7 @@ class Battle:
         return 0 if totals[0] > totals[1] else 1
 
     def fault(self, move: Move) -> str | None:
-        """Return why the player who is to move may not make this move; None if it may."""
+        """Return why the player to move may not make this move; None if it is allowed."""
         own, other = TEAM * self.mover, TEAM * (1 - self.mover)
         kind = self.kinds[own + move.fish]
         if self.health[own + move.fish] <= 0:
@@ -141,7 +141,7 @@ class Battle:
         return None
 
     def possible_moves(self) -> list[Move]:
-        """Return the moves of the player who is to move."""
+        """Return the moves that the player to move may make."""
         own = TEAM * self.mover
         friends = [fish - own for fish in self.living(self.mover)]
         enemies = [fish % TEAM for fish in self.living(1 - self.mover)]
@@ -163,7 +163,7 @@ class Battle:
         return moves
 
     def guess(self, guess: Guess) -> bool:
-        """Let the player who is to move guess; return whether that was right, which costs every enemy 50 health."""
+        """Let the player to move guess; return whether the guess is right, which costs every enemy 50 health."""
         other = TEAM * (1 - self.mover)
         if self.kinds[other + guess.target] != guess.kind:
             return False
@@ -211,7 +211,7 @@ class Battle:
         return targets
 
     def _attacked(self, attacker: int, target: int, damage: int, alive: list[bool]) -> None:
-        """Let an enemy's attack strike, with what it sets off."""
+        """Carry out an enemy's attack, with the passive abilities that it triggers."""
         team = range(target & TEAM, (target & TEAM) + TEAM)
         friends = [one for one in team if alive[one] and one != target]
         kind = self.kinds[target]
@@ -232,7 +232,7 @@ class Battle:
                     self._hurt(attacker, 30)
 
     def _hurt(self, fish: int, damage: int, *, is_attack: bool = False) -> None:
-        """Take damage from a fish. Only an attack is met by a shield."""
+        """Deal damage to a fish. A shield helps only against an attack."""
         kind = self.kinds[fish]
         if kind in EVADES:
             if self.luck is None:

@@ -1,4 +1,4 @@
-"""AgentBench's card game as an environment: the agent against an opponent of ours."""
+"""AgentBench's card game as an environment: the agent against one of gymfleet's opponents."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +62,7 @@ class CardGame(Aquawar):
         cls.task_source(source)
 
     def reset(self, task: Duel, seed: int) -> str:
-        """Describe the teams. What is drawn depends on the task alone; the seed changes nothing."""
+        """Describe the teams. All draws depend only on the task; the seed changes nothing."""
         del seed
         self._task, self._failures = task, 0
         self._match = task.match(self.options.rules)
@@ -73,7 +73,7 @@ class CardGame(Aquawar):
         return f"{self._match.introduction(task.side, self.options.rules)}\n\n{self._match.told(task.side)}"
 
     def step(self, action: str) -> Outcome:
-        """Play the agent's text, and the opponent's turn."""
+        """Play the agent's text, then the opponent's turn."""
         side = self._task.side
         if self._match.winner is not None:
             return self._outcome(self._match.told(side), action_valid=False)
@@ -89,7 +89,7 @@ class CardGame(Aquawar):
         return self._outcome(match.told(side))
 
     def expert(self) -> ExpertMove | None:
-        """What a player does who thinks two moves ahead, and knows no more of hidden fish than the agent."""
+        """The choice of a player who thinks two moves ahead and knows no more about hidden fish than the agent."""
         match, side = self._match, self._task.side
         if match.winner is not None:
             return None

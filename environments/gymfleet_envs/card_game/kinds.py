@@ -1,4 +1,4 @@
-"""The nine kinds of fish, and what the rules say of each."""
+"""The nine kinds of fish, and the rules for each."""
 
 from typing import Final, Literal
 
@@ -10,7 +10,7 @@ NAMES: Final = (
 )  # fmt: skip
 SPRAY, FLAME, EEL, SUNFISH, BARRACUDA, MOBULA, OCTOPUS, WHITESHARK, HAMMERHEAD = range(9)
 PLAIN: Final = 9
-"""What a player who does not know a fish's kind may take it for: one without abilities."""
+"""A kind without abilities, which a player may assume for a fish of unknown kind."""
 STANDARD: Final = (SPRAY, FLAME, EEL, SUNFISH)
 
 COUNTERS: Final = frozenset({SPRAY, FLAME})
@@ -23,7 +23,7 @@ INFIGHTS: Final = frozenset({FLAME, SUNFISH})
 CRITS: Final = frozenset({WHITESHARK, HAMMERHEAD})
 SHIELDS: Final = frozenset({MOBULA, OCTOPUS})
 ON_FRIENDS: Final = INFIGHTS | SHIELDS
-"""Whose active ability has a target in its own team."""
+"""Kinds whose active ability has a target in their own team."""
 
 Rules = Literal["english", "chinese"]
 OWN_SHARE: Final[dict[Rules, int]] = {"english": 30, "chinese": 70}
@@ -59,7 +59,7 @@ _PASSIVES: Final = (_COUNTER, _COUNTER, _DEFLECT, _DEFLECT, _REDUCE, _REDUCE, _H
 
 
 def described(kind: int, rules: Rules) -> str:
-    """Return a kind's abilities in two sentences and more."""
+    """Return a kind's abilities in two or more sentences."""
     own = OWN_SHARE[rules]
     passive = _PASSIVES[kind].format(own=own, others=100 - own)
     return f"{NAMES[kind]}: active ability: {_ACTIVES[kind]} Passive ability: {passive}"

@@ -1,4 +1,4 @@
-"""One game of two players: whose turn it is, what was seen, and what each of them is told."""
+"""One game of two players: whose turn it is, what both have seen, and the texts for each player."""
 
 import copy
 import json
@@ -15,19 +15,19 @@ _NOTHING: Final = ("None", "None", "None", "None")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What both players saw of a player's last turn."""
+    """The part of a player's last turn that both players saw."""
 
     action: tuple[str, ...] = _NOTHING
     """The fish, its damage, the targets' positions and the kind of ability."""
     passives: tuple[tuple[int, str], ...] = ()
-    """Fish, by their numbers from 0 to 7, and the abilities that were set off."""
+    """Fish, by their numbers from 0 to 7, and the abilities that were triggered."""
     guess: str = ""
-    """In words; empty where there was none."""
+    """The guess in words; empty if there was none."""
     was_right: bool | None = None
 
 
 class Match:
-    """Two sides, 0 of which begins. A turn is a guess, in games with guesses, and then a move."""
+    """A game of two sides; side 0 begins. In games with guesses a turn is a guess and then a move, else a move."""
 
     def __init__(self, battle: Battle, *, has_guesses: bool) -> None:
         self.battle = battle
@@ -38,14 +38,14 @@ class Match:
         self.is_guess_due = has_guesses
 
     def copy(self) -> Self:
-        """Return a match that goes its own way from here."""
+        """Return an independent match in the same state."""
         twin = copy.copy(self)
         twin.battle = self.battle.copy()
         return twin
 
     @property
     def state(self) -> tuple[object, ...]:
-        """All that the future depends on, and what was seen of it."""
+        """Everything that the rest of the game depends on, and what both players have seen."""
         return (*self.battle.state, self.known, self.seen, self.forfeited_by, self.is_guess_due)
 
     @property
@@ -59,14 +59,14 @@ class Match:
         return (7 * (self.winner == side) + 3 * damage / (TEAM * HEALTH)) / 10
 
     def play(self, text: str) -> None:
-        """Take the turn, or the guess before it, of the player who is to move. Raises `Unplayable`."""
+        """Play the guess or the move that a text spells for the player to move. Raises `Unplayable`."""
         if self.is_guess_due:
             self.guess(read_guess(text, self.battle))
         else:
             self.move(read_move(text, self.battle))
 
     def guess(self, guess: Guess | None) -> None:
-        """Guess, or do without where there is nothing to guess."""
+        """Make a guess; None skips it, if there is nothing to guess."""
         battle, side = self.battle, self.battle.mover
         self.is_guess_due = False
         if guess is None:
@@ -77,7 +77,7 @@ class Match:
         self._note(side, Seen(self.seen[side].action, self.seen[side].passives, words, is_right))
 
     def move(self, move: Move) -> None:
-        """Make a move that may be made."""
+        """Make a move, which must be allowed."""
         side = self.battle.mover
         before = self.battle
         self.battle = before.copy()
@@ -91,7 +91,7 @@ class Match:
             self._note(1 - side, Seen(self.seen[1 - side].action, self.seen[1 - side].passives))
 
     def possible(self) -> list[str]:
-        """Return the texts that may be played now; of the guesses those that may be right."""
+        """Return the texts that may be played now; guesses only if they may be right."""
         if self.winner is not None:
             return []
         if self.is_guess_due:
@@ -99,7 +99,7 @@ class Match:
         return [text_of_move(self.battle, move) for move in self.battle.possible_moves()]
 
     def introduction(self, side: int, rules: Rules) -> str:
-        """Return what a player is told before the first turn."""
+        """Return the text for a player before the first turn."""
         own, other = self.battle.kinds[TEAM * side :][:TEAM], self.battle.kinds[TEAM * (1 - side) :][:TEAM]
         order = "first" if side == 0 else "second"
         kinds = "\n".join(described(kind, rules) for kind in sorted({*own, *other}))
@@ -111,7 +111,7 @@ class Match:
         )
 
     def told(self, side: int) -> str:
-        """Return what a player is told now."""
+        """Return the text for a player in the current state."""
         if (winner := self.winner) is not None:
             return f"The game is over. You have {'won' if winner == side else 'lost'}."
         own, enemy = self.seen[side], self.seen[1 - side]
@@ -157,7 +157,7 @@ class Match:
 
 
 def _words(before: Battle, move: Move, targets: list[int]) -> tuple[str, ...]:
-    """Return what both players see of a move."""
+    """Return the part of a move that both players see."""
     fish = TEAM * before.mover + move.fish
     kind, attack = before.kinds[fish], before.attack_points(fish)
     name, damage = "Normal", attack // 2
@@ -171,11 +171,11 @@ def _words(before: Battle, move: Move, targets: list[int]) -> tuple[str, ...]:
         name = "Crit"
         factor = 14 if before.health[targets[0]] < HEALTH * 4 // 10 else 12
         damage = attack * factor // 10 if kind in CRITS else 120
-    # Whom a shield covers is not told, as in AgentBench.
+    # As in AgentBench, the target of a shield is not shown.
     places = [] if name == "Subtle" else [str(target % TEAM) for target in targets]
     return (str(move.fish), str(damage), str(places), name)
 
 
 def _table_of(action: tuple[str, ...]) -> str:
-    """Return it in AgentBench's keys."""
+    """Return an action as JSON with AgentBench's keys."""
     return json.dumps(dict(zip(("ACTION_FISH", "ATK", "TARGET", "SKILL_TYPE"), action, strict=True)))

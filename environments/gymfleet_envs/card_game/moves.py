@@ -1,4 +1,4 @@
-"""Moves and guesses as texts: the JSON that AgentBench asks for, and the same as tools."""
+"""Moves and guesses as texts: the JSON that AgentBench asks for, and the same moves and guesses as tools."""
 
 import json
 import re
@@ -51,16 +51,16 @@ TOOLS: Final = (
 
 
 class Unplayable(ValueError):
-    """The text is no move, or none that may be made now. The message says why, for the player."""
+    """The text is not a move, or not one that is allowed now. The message tells the player why."""
 
 
 def action_of(arguments: Mapping[str, JsonValue]) -> str:
-    """Return the text of a call's arguments, whichever tool it is of."""
+    """Return the text of a call's arguments, for either tool."""
     return json.dumps(dict(arguments))
 
 
 def text_of_move(battle: Battle, move: Move) -> str:
-    """Return the text of a move of the player who is to move."""
+    """Return the text of a move of the player to move."""
     name = NAMES[battle.kinds[TEAM * battle.mover + move.fish]]
     return action_of(
         {"pick_fish": name, "action": "active" if move.active else "normal", "target_position": move.target}
@@ -73,7 +73,7 @@ def text_of_guess(guess: Guess) -> str:
 
 
 def read_move(text: str, battle: Battle) -> Move:
-    """Return the move that a text spells for the player who is to move. Raises `Unplayable`."""
+    """Return the move that a text spells for the player to move. Raises `Unplayable`."""
     given = _object(text)
     own = TEAM * battle.mover
     named = given.get("pick_fish")
@@ -83,7 +83,7 @@ def read_move(text: str, battle: Battle) -> Move:
     if given.get("action") not in {"normal", "active"}:
         raise Unplayable("action must be normal or active")
     active = given["action"] == "active"
-    # What hits all enemies has no target; AgentBench reads one, and drops it.
+    # An ability that hits all enemies has no target; AgentBench reads one and drops it.
     aimless = active and battle.kinds[own + fish] in HITS_ALL
     move = Move(fish, active, 0 if aimless else _position(given))
     if (fault := battle.fault(move)) is not None:
@@ -92,7 +92,7 @@ def read_move(text: str, battle: Battle) -> Move:
 
 
 def read_guess(text: str, battle: Battle) -> Guess:
-    """Return the guess that a text spells for the player who is to move. Raises `Unplayable`."""
+    """Return the guess that a text spells for the player to move. Raises `Unplayable`."""
     given = _object(text)
     other = TEAM * (1 - battle.mover)
     named = given.get("guess_type")
@@ -106,13 +106,13 @@ def read_guess(text: str, battle: Battle) -> Guess:
 
 
 def guesses(battle: Battle, known: Suspicions) -> list[Guess]:
-    """Return the guesses that may be right, as far as the player who is to move knows."""
+    """Return the guesses that may be right, as far as the player to move knows."""
     other = TEAM * (1 - battle.mover)
     return [Guess(place, kind) for place in battle.unexposed(1 - battle.mover) for kind in sorted(known[other + place])]
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return the first JSON object in a text; as AgentBench does, in single quotes as well."""
+    """Return the first JSON object in a text; as in AgentBench, it may have single quotes."""
     found = _OBJECT.search(text)
     given = None
     if found is not None:

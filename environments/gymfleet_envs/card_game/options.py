@@ -9,9 +9,9 @@ from gymfleet_envs.environment import Options
 
 
 class CardGameOptions(Options):
-    """Which rules, and how patient they are."""
+    """The rules, and how patient they are."""
 
     rules: Rules = "english"
-    """What eel and sunfish take of a shared damage: 30 % by AgentBench's English rules, 70 % by its Chinese ones."""
+    """Share of split damage that eel and sunfish take: 30 % by AgentBench's English rules, 70 % by its Chinese ones."""
     tries: Annotated[int, Field(ge=1, le=5)] = 1
-    """Texts for one turn of which none can be played before the game is lost. AgentBench takes five."""
+    """Number of unplayable texts in one turn that lose the game. AgentBench allows five."""

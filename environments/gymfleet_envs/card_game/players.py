@@ -1,6 +1,6 @@
 """Players of Aquawar: three strengths of opponents, and the expert.
 
-Each sees what a player may see: in the form with guesses, unknown enemies are plain fish to it.
+Each sees only what a player may see: in games with guesses, it takes unknown enemies for plain fish.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ ChoiceT = TypeVar("ChoiceT")
 Opponent = Literal["random", "greedy", "strong"]
 _DECIDED: Final = 1e6
 _FACTORS: Final = tuple(1.2 if kind in CRITS else 0.5 for kind in range(PLAIN + 1))
-"""What the best attack on one enemy is worth, in attack points."""
+"""The damage of the best attack on one enemy, as a factor of the attack points."""
 _CONSIDERED: Final = 3
-"""How many of its moves the expert looks further ahead at."""
+"""The number of best moves for which the expert looks further ahead."""
 
 
 def opponents_guess(opponent: Opponent, battle: Battle, known: Suspicions) -> Guess | None:
@@ -39,7 +39,7 @@ def opponents_move(opponent: Opponent, battle: Battle, known: Suspicions) -> Mov
 
 
 def thoughtful(seen: Battle, depth: int) -> Move:
-    """Return the best move by the outlook after it; at depth 2, after the best answer to each of the best moves."""
+    """Return the move with the best outlook after it; at depth 2, after the best answer to each of the best moves."""
     side = seen.mover
     ranked = _ranked(seen, seen.possible_moves())
     if depth == 1:
@@ -53,7 +53,7 @@ def thoughtful(seen: Battle, depth: int) -> Move:
 
 
 def _after_best_answer(seen: Battle, side: int, *, enough: float) -> float:
-    """Return the outlook of a side after the other's best answer; any number below `enough` where it is no more."""
+    """Return a side's outlook after the other's best answer; if it is at most `enough`, any number up to `enough`."""
     worst = _DECIDED
     for answer in seen.possible_moves():
         worst = min(worst, _outlook(_after(seen, answer), side))
@@ -96,7 +96,7 @@ def _after(seen: Battle, move: Move) -> Battle:
 
 
 def _outlook(battle: Battle, side: int) -> float:
-    """Return how many moves longer the own team would last than the enemy's, if each kept doing its best."""
+    """Return how many moves longer a side's team would last than the enemy's, if each kept doing its best."""
     if (winner := battle.winner()) is not None:
         return _DECIDED if winner == side else -_DECIDED
     totals, alive = [0, 0], [0, 0]

@@ -1,4 +1,4 @@
-"""The same game for two players that are both agents: `gymfleet_envs.card_game.self_play:CardGameSelfPlay`."""
+"""The same game with agents as both players: `gymfleet_envs.card_game.self_play:CardGameSelfPlay`."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -28,14 +28,14 @@ class CardGameSelfPlay(Aquawar):
         return fair_tasks()
 
     def reset(self, task: Duel, seed: int) -> str:
-        """Begin. What is drawn depends on the task alone; the seed changes nothing."""
+        """Begin the game. All draws depend only on the task; the seed changes nothing."""
         del seed
         self._match, self._failures = task.match(self.options.rules), 0
         self._introductions = tuple(self._match.introduction(side, self.options.rules) + "\n\n" for side in (0, 1))
         return ""
 
     def step(self, action: str) -> Outcome:
-        """Play a text of the player who is to move; who has used up its tries has lost."""
+        """Play a text of the player to move; a player who has used up its tries has lost."""
         match = self._match.copy()
         is_valid = True
         try:
@@ -50,7 +50,7 @@ class CardGameSelfPlay(Aquawar):
         return Outcome("", terminated=match.winner is not None, action_valid=is_valid)
 
     def game(self) -> Game:
-        """What each player sees; the teams are described until it has made its first move."""
+        """Return each player's view; it describes the teams until the player has made its first move."""
         match = self._match
         over = match.winner is not None
         seats = {}

@@ -1,4 +1,4 @@
-"""Which kinds each hidden fish may still be, by what both players have seen."""
+"""The kinds that each hidden fish may still be, after what both players have seen."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -20,14 +20,14 @@ from gymfleet_envs.card_game.kinds import (
 )
 
 Suspicions = tuple[frozenset[int], ...]
-"""For each of the eight fish."""
+"""The kinds that each of the eight fish may be."""
 
 _SEEN: Final = {"Counter": COUNTERS, "Deflect": SHARES, "Reduce": EVADES, "Heal": HEALS, "Explode": {HAMMERHEAD}}
 _ACTIVE: Final = tuple(map(frozenset, (HITS_ALL, INFIGHTS, SHIELDS, CRITS | {BARRACUDA})))
 
 
 def at_the_start(battle: Battle, *, is_hidden: bool) -> Suspicions:
-    """Return what is known before anything was seen: which kinds a team has, and not where."""
+    """Return what is known at the start: all kinds, or if they are hidden, each team's kinds but not their places."""
     if not is_hidden:
         return tuple(frozenset({kind}) for kind in battle.kinds)
     teams = [frozenset(battle.kinds[:TEAM]), frozenset(battle.kinds[TEAM:])]
@@ -35,14 +35,14 @@ def at_the_start(battle: Battle, *, is_hidden: bool) -> Suspicions:
 
 
 def after_guess(known: Suspicions, battle: Battle, guess: Guess, *, is_right: bool) -> Suspicions:
-    """Return what is known after a guess of the player who is to move."""
+    """Return what is known after a guess of the player to move."""
     fish = TEAM * (1 - battle.mover) + guess.target
     left = frozenset({guess.kind}) if is_right else known[fish] - {guess.kind}
     return _settled(_narrowed(known, [(fish, left)]))
 
 
 def after_move(known: Suspicions, before: Battle, after: Battle, move: Move) -> Suspicions:
-    """Return what is known after a move, of the fish that made it and of those whose abilities it set off."""
+    """Return what is known after a move about the fish that made it and those whose abilities it triggered."""
     found: list[tuple[int, Iterable[int]]] = [(fish, _SEEN[passive]) for fish, passive in after.told]
     if move.active:
         fish = TEAM * before.mover + move.fish
@@ -64,7 +64,7 @@ def as_seen_by(side: int, battle: Battle, known: Suspicions) -> Battle:
 
 
 def best_guess(battle: Battle, known: Suspicions) -> Guess | None:
-    """Return the guess most likely to be right; None where nothing is left to guess."""
+    """Return the guess most likely to be right; None if nothing is left to guess."""
     other = TEAM * (1 - battle.mover)
     places = battle.unexposed(1 - battle.mover)
     if not places:
@@ -81,7 +81,7 @@ def _narrowed(known: Suspicions, found: Iterable[tuple[int, Iterable[int]]]) -> 
 
 
 def _settled(known: Suspicions) -> Suspicions:
-    """Cross out the kinds of fish that are known, until nothing changes: a team has each kind once."""
+    """Cross out the kinds of known fish for their teammates, until nothing changes: a team has each kind once."""
     kinds = list(known)
     for team in (range(TEAM), range(TEAM, 2 * TEAM)):
         crossed: frozenset[int] = frozenset()

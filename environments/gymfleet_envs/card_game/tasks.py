@@ -22,7 +22,7 @@ _LEVELS: Final = (*_OPPONENTS, *(f"guess_{name}" for name in _OPPONENTS), PUBLIS
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Two teams, by position, and who plays the other one."""
+    """Two teams, by position, and the opponent that plays the enemy team."""
 
     own: tuple[int, ...]
     enemy: tuple[int, ...]
@@ -31,11 +31,11 @@ class Duel:
     has_guesses: bool
     opponent: Opponent
     seed: int
-    """Of all that is drawn in the game: evasions and the opponent's choices."""
+    """Seed of all draws in the game: evasions and the opponent's choices."""
 
     @property
     def side(self) -> int:
-        """The agent's, 0 for the player who begins."""
+        """The agent's side: 0 is the player who begins."""
         return 0 if self.begins else 1
 
     def match(self, rules: Rules) -> Match:
@@ -45,9 +45,9 @@ class Duel:
 
 
 def generated_tasks(rules: Rules) -> GeneratedTasks[Duel]:
-    """Return games by opponent, without guesses and with them; `agentbench` has its teams and its two baselines.
+    """Return games by opponent, without and with guesses; `agentbench` has AgentBench's teams and two baselines.
 
-    The fingerprint leaves out the opponent and what is drawn: no two splits share a pair of teams.
+    The fingerprint leaves out the opponent and the draws: no two splits share a pair of teams.
     """
     return GeneratedTasks(
         "card_game",
@@ -59,7 +59,7 @@ def generated_tasks(rules: Rules) -> GeneratedTasks[Duel]:
 
 
 def fair_tasks() -> GeneratedTasks[Duel]:
-    """Return games between two agents, who have the same four kinds at positions of their own."""
+    """Return games between two agents that have the same four kinds, each at its own positions."""
     return GeneratedTasks(
         "card_game_self_play",
         _generate_fair,
@@ -69,7 +69,7 @@ def fair_tasks() -> GeneratedTasks[Duel]:
 
 
 def play_opponent(match: Match, opponent: Opponent) -> None:
-    """Take the opponent's turn: its guess, where one is due, and its move."""
+    """Take the opponent's turn: its guess, if one is due, and its move."""
     if match.is_guess_due:
         match.guess(opponents_guess(opponent, match.battle, match.known))
     if match.winner is None:
@@ -77,8 +77,10 @@ def play_opponent(match: Match, opponent: Opponent) -> None:
 
 
 def is_worth_playing(duel: Duel, rules: Rules) -> bool:
-    """Return whether the expert wins without leaving an enemy alive, and whoever always does the first possible thing,
-    or the last one, does not win. AgentBench's teams are taken as they are, where the expert wins.
+    """Return whether the expert wins without leaving an enemy alive, and two blind players do not win.
+
+    One blind player always takes the first possible action, the other always the last. AgentBench's teams need only
+    the expert's win.
     """
     blind = () if set(duel.own) | set(duel.enemy) == set(STANDARD) else (0, -1)
     for place in blind:
@@ -88,7 +90,7 @@ def is_worth_playing(duel: Duel, rules: Rules) -> bool:
 
 
 def play_expert(match: Match) -> None:
-    """Take the guess or the move of a player who thinks two moves ahead and knows no more than it has seen."""
+    """Make the guess or the move of a player who thinks two moves ahead and knows only what it has seen."""
     if match.is_guess_due:
         match.guess(best_guess(match.battle, match.known))
     else:
@@ -103,7 +105,7 @@ def _play_blindly(place: int, match: Match) -> None:
 
 
 def _played(duel: Duel, rules: Rules, play: Callable[[Match], None]) -> Match:
-    """Return a game at its end, in which a function plays for the agent."""
+    """Return a finished game, in which `play` has played for the agent."""
     match = duel.match(rules)
     while match.winner is None:
         if match.battle.mover == duel.side:

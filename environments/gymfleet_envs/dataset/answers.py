@@ -1,4 +1,4 @@
-r"""Which part of a reply is the answer: one, wherever it stands, so that a second guess is worth nothing."""
+r"""Find the answer in a reply: only one, wherever it stands, so that a second guess is worth nothing."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -7,20 +7,21 @@ _CLOSING_THOUGHT: Final = "</think>"
 
 
 def spoken(reply: str) -> str:
-    """Return a reply without its reasoning: what follows the last `</think>`, up to another `<think>`.
+    """Return a reply without its reasoning: the text after the last `</think>`, up to another `<think>`.
 
-    A reply that was still thinking when it ended has said nothing.
+    A reply that ends within its reasoning has said nothing.
     """
     return reply.rpartition(_CLOSING_THOUGHT)[2].partition("<think>")[0].strip()
 
 
 def answer_of(said: str, mark: AnswerMark) -> str | None:
-    r"""Return the answer of a reply without its reasoning; None where there is none.
+    r"""Return the answer of a reply without its reasoning; None if there is none.
 
     Args:
-        said: what `spoken` returned.
-        mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`; `hash`, what stands behind the
-            last `####` in its line; `whole`, all of it; `auto`, the later of tag and box, and without either all of it.
+        said: the result of `spoken`.
+        mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`; `hash`, the text after the last
+            `####` on its line; `whole`, all of `said`; `auto`, the later of tag and box, or all of `said` without
+            either.
     """
     match mark:
         case "tag":

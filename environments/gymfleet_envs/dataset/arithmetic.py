@@ -8,21 +8,21 @@ from typing import Final
 MAX_CHARS: Final = 1_000
 _MAX_DEPTH: Final = 50
 _MAX_BITS: Final = 2_048
-"""Of a value's numerator and denominator, some 600 digits."""
+"""Bits of a value's numerator and of its denominator, some 600 digits."""
 _TOKEN: Final = re.compile(r"[ \t]*(?:([0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(\*\*|[-+*/^()]))")
 
 
 class ArithmeticFault(ValueError):
-    """The text is no arithmetic, or too large a one. The message says why, in words for the model."""
+    """The text is not arithmetic, or is too large. The message tells the model why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What an expression comes to."""
+    """The result of an expression."""
 
     value: Fraction
     numbers: tuple[Fraction, ...]
-    """The numbers that are written in it, in their order."""
+    """The numbers written in the expression, in order."""
 
 
 def evaluate(text: str, *, powers: bool = False) -> Evaluated:
@@ -49,7 +49,7 @@ def _tokens(text: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent over the tokens; `left` are those that were not read yet."""
+    """Recursive descent over the tokens; `left` holds those not read yet."""
 
     def __init__(self, tokens: list[str], *, powers: bool) -> None:
         self.left = tokens

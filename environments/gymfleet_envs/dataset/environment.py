@@ -1,4 +1,4 @@
-"""Rows of a data set as an environment: a prompt, perhaps some calls of tools, one answer."""
+"""Rows of a data set as an environment: a prompt, possibly some tool calls, one answer."""
 
 import copy
 import shutil
@@ -24,7 +24,7 @@ from gymfleet_envs.tasks import TaskSource
 class Dataset(Environment[Row]):
     """Answer a row's prompt; the scorer of its data source compares the answer with the row's right one.
 
-    The right answer stays in the env server, but for what is sealed for the reward service.
+    The right answer leaves the env server only in the sealed data for the reward service.
     """
 
     name: ClassVar[str] = "dataset"
@@ -67,7 +67,7 @@ class Dataset(Environment[Row]):
 
     @classmethod
     def spec(cls, tasks: TaskSource[Row]) -> EnvironmentSpec:
-        """Return the description, with what the options and the rows have."""
+        """Return the description, adapted to the options and the rows."""
         described = super().spec(tasks)
         solved = tasks.name == "generated" or bool(cls.options.solution_key)
         changes = {
@@ -85,7 +85,7 @@ class Dataset(Environment[Row]):
         return f"{tool}[{argument.strip()}]"
 
     def reset(self, task: Row, seed: int) -> str:  # noqa: ARG002 - nothing is random within an episode
-        """Show the prompt. Its messages, where there are several, stand in `info` with their roles."""
+        """Show the prompt. If it has several messages, `info` lists them with their roles."""
         self._row = task
         self._tools = tools_of(self.options.tools)
         self.turn_limit = self.options.max_turns
@@ -97,7 +97,7 @@ class Dataset(Environment[Row]):
         return "\n\n".join((task.prompt, *self._offer()))
 
     def step(self, action: str) -> Outcome:
-        """Answer a call of a tool, or compare the answer; that ends the episode."""
+        """Answer a tool call, or score the answer, which ends the episode."""
         if self._over:
             return Outcome("The task is over.", score=self._score, terminated=True, action_valid=False)
         said = spoken(action)
@@ -117,7 +117,7 @@ class Dataset(Environment[Row]):
         return ExpertMove(thought="I know the answer.", action=self._row.solution)
 
     def snapshot(self) -> Self:
-        """Return a shallow copy: nothing that it holds is ever changed."""
+        """Return a shallow copy: the objects that it holds never change."""
         return copy.copy(self)
 
     def _called(self, name: str, argument: str) -> Outcome:

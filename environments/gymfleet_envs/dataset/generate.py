@@ -18,13 +18,13 @@ from gymfleet_envs.tasks import GeneratedTasks
 class _Level:
     data_source: str
     numbers: tuple[int, int]
-    """How few and how many."""
+    """The smallest and the largest count of numbers."""
     largest: int
     operators: str
 
     @property
     def only_sums(self) -> bool:
-        """Whether no operator binds more than another."""
+        """Whether no operator binds more tightly than another."""
         return set(self.operators) <= {"+", "-"}
 
 
@@ -37,7 +37,7 @@ _LEVELS: Final[Mapping[str, _Level]] = {
 
 
 def generated_tasks() -> GeneratedTasks[Row]:
-    """Return rows without end; the hash of a prompt puts each into one split alone."""
+    """Return an endless supply of rows; the hash of its prompt puts each row into exactly one split."""
     return GeneratedTasks("dataset", _generate, lambda row: row.fingerprint, levels=tuple(_LEVELS))
 
 
@@ -61,7 +61,7 @@ def _generate(rng: random.Random, level: str) -> Row:
 
 
 def _expression(rng: random.Random, shape: _Level, count: int) -> tuple[str, list[int]]:
-    """Return numbers between operators, joined two by two, and the numbers."""
+    """Return an expression that joins numbers two by two with operators, and the numbers."""
     numbers = [rng.randint(1, shape.largest) for _ in range(count)]
     if shape.data_source == "countdown":
         numbers.sort(reverse=True)

@@ -11,9 +11,9 @@ _PATTERNS: Final = [f"{folder}*{suffix}" for folder in ("", "data/") for suffix 
 
 
 def hub_directory(options: DatasetOptions) -> Path:
-    """Return where the hub's cache keeps the files, which are fetched only with `hub_download`. Raises `TaskDataError`.
+    """Return the hub cache's directory of the files, fetched only with `hub_download`. Raises `TaskDataError`.
 
-    The cache is `HF_HOME`'s; `HF_ENDPOINT` names another hub.
+    `HF_HOME` sets the place of the cache; `HF_ENDPOINT` names another hub.
     """
     from huggingface_hub import errors, snapshot_download  # noqa: PLC0415 - only for those who name a hub's data set
 

@@ -13,45 +13,45 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 class DatasetOptions(Options):
-    """Which rows, how they are read, and how they are scored."""
+    """Which rows to play, how to read them, and how to score them."""
 
     path: Path | None = None
     """A .parquet, .jsonl or .json file, or a directory with files for train, validation and test."""
     hub: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)?$")] = ""
-    """The id of a data set on the Hugging Face hub, as it lies in the hub's cache (`HF_HOME`)."""
+    """The id of a data set on the Hugging Face hub, read from the hub's cache (`HF_HOME`)."""
     hub_revision: str = "main"
     hub_download: bool = False
-    """Fetch what the cache lacks. Without it nothing is asked over the network."""
+    """Fetch what the cache lacks. Without this option nothing is requested over the network."""
     prompt_key: Key = "prompt"
-    """Messages, or one text. A dot leads into a table, as in `reward_model.ground_truth`."""
+    """The key of the prompt: messages, or one text. A dot leads into a table, as in `reward_model.ground_truth`."""
     data_source_key: Key = "data_source"
     ground_truth_key: Key = "reward_model.ground_truth"
     scorer_key: Key = "reward_model.scorer"
-    """A scorer's name, for rows that say themselves how they are scored; their data source needs none then."""
+    """The key of a scorer's name, for rows that name their own scorer; their data source then needs none."""
     extra_info_key: Key = "extra_info"
-    """What the reward service is told besides; empty: nothing."""
+    """The key of further information for the reward service; if empty, there is none."""
     solution_key: Key = ""
-    """A whole reply that is right, which the expert gives on the train split; empty: there is no expert."""
+    """The key of a complete right reply, which the expert gives on the train split; if empty, there is no expert."""
     data_source: str = ""
     """The data source of rows that name none."""
     scorers: dict[str, str | dict[str, JsonValue]] = Field(default_factory=dict)
-    """Data source to scorer: a name, or a table with `use` and the scorer's options."""
+    """The scorer of each data source: a name, or a table with `use` and the scorer's options."""
     validation_share: Share = 0.05
-    """Of the train rows, by the hash of their prompts, where there is no file for validation."""
+    """Share of the train rows, by the hash of their prompts, used for validation if there is no file for it."""
     test_share: Share = 0.05
-    """Likewise, where there is no file for testing."""
+    """Share of the train rows, by the hash of their prompts, used for testing if there is no file for it."""
     max_prompt_chars: Annotated[int, Field(ge=1, le=1_000_000)] = 32_768
-    """A longer prompt is refused by name; what a server's `GYMFLEET_ENV_MAX_OBSERVATION_CHARS` cut would be no task."""
+    """A longer prompt is refused, naming its row: cut at `GYMFLEET_ENV_MAX_OBSERVATION_CHARS`, it would be no task."""
     instructions: Annotated[str, Field(min_length=1)] = "Solve the task."
     """Put before every prompt."""
     tools: tuple[str, ...] = ()
-    """What a reply may call before it answers: names, or `package.module:Class`."""
+    """Tools that a reply may call before it answers: names, or `package.module:Class`."""
     max_turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] = 1
-    """Calls and answer together."""
+    """Limit on the turns of an episode: tool calls and the answer together."""
 
     @model_validator(mode="after")
     def fits_together(self) -> Self:
-        """One source of rows, and a turn for a tool's answer."""
+        """Require no more than one source of rows, and a turn for a tool's answer."""
         if self.path is not None and self.hub:
             raise ValueError("give path or hub, not both")
         if self.validation_share + self.test_share >= 1:

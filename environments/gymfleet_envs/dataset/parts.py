@@ -1,4 +1,4 @@
-"""How scorers and tools are found: each is a module of a package, or somebody's own class."""
+"""Find scorers and tools: each is a module of a package, or somebody's own class."""
 
 import importlib
 import inspect
@@ -9,11 +9,11 @@ PartT = TypeVar("PartT")
 
 
 class UnknownPart(LookupError):
-    """There is no such scorer or tool. The message says which there are."""
+    """There is no such scorer or tool. The message lists those that exist."""
 
 
 def names_in(package: str) -> tuple[str, ...]:
-    """Return the names of those that come with gymfleet."""
+    """Return the names of the parts that come with gymfleet."""
     found = importlib.import_module(package)
     return tuple(sorted(module.name for module in pkgutil.iter_modules(found.__path__)))
 
@@ -36,7 +36,7 @@ def find_part(reference: str, package: str, base: type[PartT], what: str) -> typ
 
 
 def _class_of(module: Any, base: type[PartT]) -> type[PartT]:
-    """Return the class that a module of ours defines."""
+    """Return the class that one of gymfleet's modules defines."""
     return next(
         kind
         for _, kind in inspect.getmembers(module, inspect.isclass)

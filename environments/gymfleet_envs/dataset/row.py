@@ -1,4 +1,4 @@
-"""A row as a task: its prompt, its right answer, and what compares a reply with it."""
+"""A row as a task: its prompt, its right answer, and the scorer that compares a reply with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from gymfleet_envs.tasks import TaskDataError
 _ROLES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _PICTURES: Final = ("images", "videos", "audios")
 _MAX_PRIVATE_BYTES: Final = 65_536
-"""Of what is sealed for the reward service, as JSON."""
+"""Size of the data sealed for the reward service, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A task. What only the reward service and the scorer may know is in no `repr`."""
+    """A task. Its `repr` leaves out everything that only the reward service and the scorer may know."""
 
     messages: tuple[Message, ...]
     data_source: str
@@ -36,12 +36,12 @@ class Row:
     right: Any = field(repr=False, compare=False)
     """The right answer as the scorer takes it."""
     private: Mapping[str, JsonValue] = field(repr=False, compare=False)
-    """What the reward service is told: `ground_truth`, `data_source`, and `style` and `extra_info` if there are any."""
+    """Data for the reward service: `ground_truth`, `data_source`, and `style` and `extra_info` if there are any."""
     solution: str = field(default="", repr=False, compare=False)
 
     @property
     def prompt(self) -> str:
-        """The messages as one text: their roles are named where there is more than a system and a user message."""
+        """The messages as one text, which names their roles if there is more than a system and a user message."""
         contents = [message.content for message in self.messages]
         if len(contents) == 1 or [message.role for message in self.messages] == ["system", "user"]:
             return "\n\n".join(contents)
@@ -49,12 +49,12 @@ class Row:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for rows with the same prompt, however it is spaced."""
+        """A text that is equal for rows with the same prompt, however it is spaced."""
         return json.dumps([[message.role, " ".join(message.content.split())] for message in self.messages])
 
 
 def row_of(record: Mapping[str, Any], place: str, options: DatasetOptions, scorers: Scorers) -> Row:
-    """Read a record. Raises `TaskDataError`, which names its place and never its right answer."""
+    """Read a record. Raises `TaskDataError`, which names the record's place and never its right answer."""
     messages = _messages(_at(record, options.prompt_key, place), options, place)
     if pictures := [key for key in _PICTURES if record.get(key)]:
         raise TaskDataError(f"{place}: the row has {pictures[0]}; only texts can be played")

@@ -1,4 +1,4 @@
-"""What a scorer is: how a row's answer is compared with the right one."""
+"""The base of scorers, which compare an answer with a row's right answer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,24 +14,24 @@ PACKAGE: Final = "gymfleet_envs.dataset.scorers"
 
 
 class BadGold(ValueError):
-    """A row's right answer is none that the scorer could compare with. The message does not tell the answer."""
+    """A scorer cannot compare with a row's right answer. The message does not reveal the answer."""
 
 
 class ScorerOptions(BaseModel):
-    """What every scorer can be told. A misspelt key is an error."""
+    """Options of every scorer. A misspelt key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     answer: AnswerMark = "auto"
-    r"""Where the answer stands in a reply: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`;
-    `hash`, behind the last `####`; `whole`, the reply; `auto`, the later of tag and box, else the reply."""
+    r"""Where to find the answer in a reply: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`;
+    `hash`, after the last `####`; `whole`, the reply; `auto`, the later of tag and box, else the reply."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ScorerOptions)
 
 
 class Scorer(ABC, Generic[OptionsT]):
-    """Compares answers with right ones. One object serves all rows of a data source: it keeps nothing of them."""
+    """Compares answers with right ones. One object serves all rows of a data source: it keeps nothing about them."""
 
     Options: ClassVar[type[ScorerOptions]] = ScorerOptions
 
@@ -44,10 +44,10 @@ class Scorer(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def score(self, answer: str, right: Any) -> float:
-        """Return how right an answer is, in [0, 1]. Any text is an answer, also one that is made to be slow to read."""
+        """Return how right an answer is, in [0, 1]. Any text can be an answer, even one crafted to be slow to read."""
 
     def answer(self, said: str) -> str | None:
-        """Return the answer of a reply, its reasoning left out; None where there is none, which is worth 0."""
+        """Return the answer of a reply, without its reasoning; None if there is none, which is worth 0."""
         return answer_of(said, self.options.answer)
 
 
@@ -55,7 +55,7 @@ AnyScorer = Scorer[Any]
 
 
 def make_scorer(told: str | Mapping[str, JsonValue]) -> AnyScorer:
-    """Make the scorer that a table of the options names. Raises `UnknownPart`, also for options that it lacks."""
+    """Make the scorer that a table of the options names. Raises `UnknownPart`, also for options unknown to it."""
     table: dict[str, JsonValue] = {"use": told} if isinstance(told, str) else dict(told)
     reference = table.pop("use", None)
     if not isinstance(reference, str):
@@ -78,7 +78,7 @@ def text_of(gold: JsonValue) -> str:
 class OneOf(Scorer[OptionsT]):
     """Compares with each of several right answers: the best comparison counts.
 
-    The right answers are a list, a single one, or, as Search-R1 has them, an object with either as `target`.
+    The right answers are a list, a single answer or, as in Search-R1, an object with either as `target`.
     """
 
     @abstractmethod

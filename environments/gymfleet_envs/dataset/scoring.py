@@ -1,4 +1,4 @@
-"""Which scorer a row's data source has."""
+"""The scorers of rows, by their data sources."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,11 +18,11 @@ _KNOWN: Final[dict[str, str | dict[str, JsonValue]]] = {
         for name in ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
     },
 }
-"""Data sources that verl and TinyZero score, where a scorer of ours has their rule."""
+"""Data sources that verl and TinyZero score, as far as one of gymfleet's scorers has their rule."""
 
 
 class Scorers:
-    """The scorers of the data sources: those that are known by their published names, and the operator's own."""
+    """The scorers of the data sources: those known by their published names, and the operator's own."""
 
     def __init__(self, told: Mapping[str, str | Mapping[str, JsonValue]]) -> None:
         self._told = {**_KNOWN, **told}
@@ -32,7 +32,7 @@ class Scorers:
             self._make(name)
 
     def of(self, data_source: str, place: str) -> AnyScorer:
-        """Return the scorer. Raises `TaskDataError` for a data source that has none."""
+        """Return the scorer of a data source. Raises `TaskDataError` if it has none."""
         if data_source in self._made:
             return self._made[data_source]
         if data_source not in self._told:
@@ -42,7 +42,7 @@ class Scorers:
         return self._make(data_source)
 
     def named(self, name: str, place: str) -> AnyScorer:
-        """Return the scorer that a row names itself: one of ours, as a file is nobody's to import code by.
+        """Return the scorer that a row itself names: one of gymfleet's, as a data file must not import code.
 
         Raises `TaskDataError`.
         """

@@ -1,4 +1,4 @@
-"""The rows of files as tasks: which file is which split, and that no row is in two of them."""
+"""The rows of files as tasks: which file belongs to which split, and a check that no row is in two splits."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _MAX_ROWS: Final = 2_000_000
 def row_tasks(path: Path, options: DatasetOptions) -> ListedTasks[Row]:
     """Return the rows of a file, or of the files of a directory. Task ids are `FILE.NUMBER`, from 0.
 
-    Raises `TaskDataError`: for what cannot be read, a data source without a scorer, and a row of two splits.
+    Raises `TaskDataError` for anything unreadable, a data source without a scorer, and a row in two splits.
     """
     files = split_files(path)
     scorers = Scorers(options.scorers)
@@ -52,7 +52,7 @@ def row_tasks(path: Path, options: DatasetOptions) -> ListedTasks[Row]:
 def split_files(path: Path) -> dict[Split, list[Path]]:
     """Return the files of each split, by their names: `train.parquet`, `data/test-00000-of-00002.parquet`.
 
-    A file that is named itself is for training, unless its name says otherwise. Raises `TaskDataError`.
+    If `path` is a file, it is for training unless its name means another split. Raises `TaskDataError`.
     """
     if path.is_file():
         if path.suffix not in SUFFIXES:
@@ -90,7 +90,7 @@ def _rows(file: Path, options: DatasetOptions, scorers: Scorers) -> Iterator[tup
 
 
 def _dealt(digest: bytes, shares: Mapping[Split, float]) -> Split:
-    """Return the split of a train row by its prompt: `shares` are cut off for what has no file of its own."""
+    """Return the split of a train row by its prompt: splits without a file of their own take their `shares`."""
     point = int.from_bytes(digest[:8], "big") / 2**64
     if point < shares["test"]:
         return "test"

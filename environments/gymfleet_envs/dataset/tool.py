@@ -1,4 +1,4 @@
-"""What a tool is: something that a reply can ask, by a last line `name[argument]`, before it answers."""
+"""The base of tools, which a reply can call before it answers, by a last line `name[argument]`."""
 
 import re
 from abc import ABC, abstractmethod
@@ -14,25 +14,25 @@ _CALL: Final = re.compile(r"([a-z][a-z0-9_]*)\[(.*)\]")
 
 
 class ToolFault(ValueError):
-    """The call makes no sense. The message says why, in words for the model."""
+    """The call makes no sense. The message tells the model why."""
 
 
 class RowTool(ABC):
-    """A tool of all rows. One object serves all episodes: the same call gives the same answer, at once."""
+    """A tool for all rows. One object serves all episodes: the same call gives the same answer, without waiting."""
 
     name: ClassVar[str]
     description: ClassVar[str]
-    """What it does, in a sentence for the model, beginning with a verb."""
+    """The tool's effect, in a sentence for the model that begins with a verb."""
     argument: ClassVar[str]
-    """The name of its argument, such as `expression`."""
+    """The name of the tool's argument, such as `expression`."""
 
     @abstractmethod
     def call(self, argument: str) -> str:
-        """Return what the model is shown. The argument was written by a model. Raises `ToolFault`."""
+        """Return the text to show to the model. A model wrote the argument. Raises `ToolFault`."""
 
 
 def call_of(said: str, names: Collection[str]) -> tuple[str, str] | None:
-    """Return the tool and the argument that a reply's last line calls; None where it calls none."""
+    """Return the tool and the argument that a reply's last line calls; None if it calls none."""
     last = said.rstrip().rpartition("\n")[2].strip()
     match = _CALL.fullmatch(last)
     return (match[1], match[2]) if match is not None and match[1] in names else None

@@ -15,9 +15,9 @@ from gymfleet_envs.lateral_thinking.puzzle import Puzzle
 from gymfleet_envs.tasks import ListedTasks, Task, TaskDataError
 
 _HEADERS: Final[dict[str, Language]] = {"story": "en", "汤面": "zh"}
-"""The first cell of a table says its language."""
+"""The language of a table, by its first cell."""
 _SPLITS: Final[dict[str, Split]] = {"dev": "validation", "standard": "test"}
-"""By the name of the file, as in AgentBench; all others are for training."""
+"""The split of a file, by its name in AgentBench; all other files are for training."""
 _PLACES: Final = ("data/lateralthinkingpuzzle", "data/lateralthinkingpuzzle_zh", "lateralthinkingpuzzle",
                   "lateralthinkingpuzzle_zh", ".")  # fmt: skip
 _SHORT: Final = {"standard": "std"}
@@ -30,14 +30,14 @@ _NUM_DECOYS: Final = 12
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy the tables that `published_tasks` reads, under names that say their language."""
+    """Copy the tables that `published_tasks` reads, under names that include their language."""
     for path in _files(source):
         language, _ = _table(path)
         shutil.copyfile(path, target / f"{language}-{path.stem.removeprefix(f'{language}-')}.xlsx")
 
 
 def published_tasks(data: Path) -> ListedTasks[Puzzle]:
-    """Return every puzzle as `LANGUAGE-FILE-INDEX`, the index being AgentBench's own. Raises `TaskDataError`."""
+    """Return all puzzles, with ids `LANGUAGE-FILE-INDEX` and AgentBench's own index. Raises `TaskDataError`."""
     tasks: list[Task[Puzzle]] = []
     for path in _files(data):
         language, rows = _table(path)

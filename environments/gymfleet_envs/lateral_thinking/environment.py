@@ -72,17 +72,17 @@ class LateralThinking(Environment[Puzzle]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Copy the tables, under names that say their language."""
+        """Copy the tables, under names that include their language."""
         copy_files(source, target)
 
     @classmethod
     def asked_models(cls) -> tuple[ModelRole, ...]:
-        """The host, where a model plays it."""
+        """The host, if a model plays it."""
         return cls.models if cls.options.host == "model" else ()
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """For a model's answers."""
+        """Whether calls wait for a model's answers."""
         return cls.options.host == "model"
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -94,7 +94,7 @@ class LateralThinking(Environment[Puzzle]):
         return question
 
     def reset(self, task: Puzzle, seed: int) -> str:
-        """Tell the story. The task says it all; the seed changes nothing."""
+        """Tell the story. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._puzzle = task
         self.start_private = {"truth": task.truth, "keys": [*task.keys]}
@@ -128,21 +128,21 @@ class LateralThinking(Environment[Puzzle]):
         return self._outcome(said, reward=(len(self._found) - before) / len(self._puzzle.keys))
 
     def expert(self) -> ExpertMove | None:
-        """The questions that lead to each key, or the key itself."""
+        """The next question that leads to a key, or a question that states the key itself."""
         if self._is_over:
             return None
         return next_question(self._puzzle, self._asked, self._found, rules.ROUNDS - self._rounds)
 
     def state_key(self) -> str:
-        """What was asked and found, and how much patience and time are left."""
+        """The questions asked, the keys found, and the numbers of rounds and strikes so far."""
         return repr((sorted(self._asked), sorted(self._found), self._rounds, self._strikes))
 
     def state_digest(self) -> str:
-        """Of the same."""
+        """A digest of the same state."""
         return hashlib.sha256(self.state_key().encode(errors="surrogatepass")).hexdigest()
 
     def snapshot(self) -> Self:
-        """A shallow copy: all of the state is immutable and replaced as a whole."""
+        """A shallow copy: the whole state is immutable, and steps replace it."""
         return copy.copy(self)
 
     @property
@@ -164,7 +164,7 @@ class LateralThinking(Environment[Puzzle]):
         return self.ask(judge.ROLE, messages, max_tokens=judge.MAX_TOKENS)
 
     def _struck(self, observation: str, strikes: int) -> Outcome:
-        """Refuse a question. Whoever is refused too often has left the game."""
+        """Refuse a question. An agent refused too often has left the game."""
         self._strikes += strikes
         said = f"{observation} {rules.OVER[self._puzzle.language]}" if self._is_over else observation
         return self._outcome(said, action_valid=False)

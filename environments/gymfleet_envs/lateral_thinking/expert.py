@@ -1,4 +1,4 @@
-"""A player who asks as one who does not know, as long as there are rounds enough, and then for the truth."""
+"""A player who asks as if not knowing the truth while there are enough rounds, and then asks for the truth."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from gymfleet_envs.lateral_thinking.questions import essence
 
 
 def next_question(puzzle: Puzzle, asked: frozenset[str], found: frozenset[int], rounds_left: int) -> ExpertMove | None:
-    """Return the next question for the first key that is not found; None when all are."""
+    """Return the next question for the first key that is not found; None when all are found."""
     place = next((place for place in range(len(puzzle.keys)) if place not in found), None)
     if place is None:
         return None
@@ -25,12 +25,12 @@ def next_question(puzzle: Puzzle, asked: frozenset[str], found: frozenset[int], 
 
 
 def _narrowing(puzzle: Puzzle, value: Value, asked: frozenset[str]) -> str | None:
-    """Return what to ask to find a value; None once it is known."""
+    """Return the next question to find a value; None once the value is known."""
     return next((question for question in _way(puzzle, value) if essence(question) not in asked), None)
 
 
 def _way(puzzle: Puzzle, value: Value) -> Iterator[str]:
-    """Yield the questions that lead to a value: groups and values in turn, without what is left over at the end."""
+    """Yield the questions that lead to a value: groups, then values, each without the last, which remains anyway."""
     if GROUPS[value.group] not in puzzle.told:
         groups = [group.word("en") for group in GROUPS_OF[value.slot]]
         for name in groups[:-1]:

@@ -1,4 +1,4 @@
-"""Puzzles from a grammar: an odd story, hints at what is behind it, and keys of two values each."""
+"""Puzzles from a grammar: an odd story, hints at the truth behind it, and keys of two values each."""
 
 import random
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LEVELS: Final = {
 
 
 def generated_tasks() -> GeneratedTasks[Puzzle]:
-    """Return puzzles in both languages; the same truth belongs to one split in both."""
+    """Return puzzles in both languages; the same truth belongs to the same split in both."""
     return GeneratedTasks(
         "lateral_thinking",
         lambda rng, level: _draw(rng, _LEVELS[level]),

@@ -8,16 +8,16 @@ from gymfleet_envs.lateral_thinking.questions import is_negated, named, share, t
 
 Answer = Literal["yes", "no", "irrelevant"]
 _COVERS: Final = 0.6
-"""How much of a published key's words a question must have to state it."""
+"""Share of a published key's words that a question must have to state the key."""
 _KEEPS_TO: Final = 0.6
-"""How much of a question's words must be the key's or the story's: a list of words states nothing."""
+"""Share of a question's words that must be the key's or the story's: a list of words states nothing."""
 _AGREES: Final = 0.8
-"""How much of a question's words must be the truth's or the story's for a yes."""
+"""Share of a question's words that must be the truth's or the story's for a yes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the host answers, and which key the question has hit, by its place; None for none."""
+    """The host's answer, and the place of the key that the question hit, or None."""
 
     answer: Answer
     key: int | None = None
@@ -33,7 +33,7 @@ def answer_by_words(puzzle: Puzzle, question: str) -> Verdict:
 
 
 def is_in_story(puzzle: Puzzle, question: str) -> bool:
-    """Return whether a question says what stands in the story and nothing else."""
+    """Return whether a question states only what the story already says."""
     if puzzle.values and named(question, puzzle.language).values:
         return False
     said = terms(question, puzzle.language)
@@ -45,7 +45,7 @@ def is_in_story(puzzle: Puzzle, question: str) -> bool:
 
 
 def _of_lexicon(puzzle: Puzzle, question: str) -> Verdict:
-    """Generated puzzles say of everything in the lexicon whether it belongs to the truth."""
+    """Return the verdict in a generated puzzle, which defines for the whole lexicon what belongs to the truth."""
     found = named(question, puzzle.language)
     if found.is_too_much:
         raise TooMuch
@@ -63,7 +63,7 @@ def _of_lexicon(puzzle: Puzzle, question: str) -> Verdict:
 
 
 def _of_texts(puzzle: Puzzle, question: str) -> Verdict:
-    """Published puzzles are only texts: what has most of a key's words, and little beside, states it."""
+    """Return the verdict in a published puzzle, which is only text: most of a key's words and few others state it."""
     language = puzzle.language
     said, story = terms(question, language), terms(puzzle.story, language)
     best, key = 0.0, None

@@ -1,8 +1,8 @@
-"""The host that a model plays: what it is asked, and how its replies are read.
+"""The host that a model plays: its prompts, and how its replies are read.
 
-The agent's text reaches the model as a JSON string that is called data. What the agent could win by talking to it is
-bounded as well: it is told no more than three words, a question hits one key at most, and keys stand among as many
-decoys or more, so that a model that is talked into naming any number names a decoy at least as often.
+The agent's text reaches the model as a JSON string that the prompt calls data. What the agent could win by talking to
+the model is bounded as well: the agent hears only one of three words, a question hits at most one key, and keys are
+listed among at least as many decoys, so that a model talked into naming any number names a decoy at least as often.
 """
 
 import json
@@ -20,11 +20,11 @@ from gymfleet_envs.lateral_thinking.puzzle import Puzzle
 
 ROLE: Final = "host"
 MAX_TOKENS: Final = 8
-"""Of one reply: a word, or a number."""
+"""Limit of one reply: a word, or a number."""
 _ATTEMPTS: Final = 2
-"""For each of the two questions of a round, before nonsense is an error."""
+"""Attempts at each of the two questions of a round before nonsense is an error."""
 _LISTED: Final = 12
-"""Facts in one list, decoys among them."""
+"""Facts in one list, including decoys."""
 FoundT = TypeVar("FoundT")
 Message = dict[str, str]
 Ask = Callable[[Sequence[Message]], str]
@@ -66,7 +66,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,2}")
 
 
 def role(rounds: int) -> ModelRole:
-    """Declare the role for episodes of so many questions."""
+    """Declare the role for episodes of `rounds` questions."""
     calls = 2 * _ATTEMPTS * rounds
     return ModelRole(
         name=ROLE,
@@ -84,7 +84,7 @@ def answer_by_model(puzzle: Puzzle, question: str, found: frozenset[int], ask: A
     answer: Answer = _read(
         asked, ask, lambda reply: _WORDS.get(reply.strip(" .。!！\"'\n").lower()), "yes, no or irrelevant"
     )
-    # As in AgentBench, a question shorter than a key does not state it, and only a yes or a no tells anything.
+    # As in AgentBench, a question shorter than a key does not state it, and only a yes or a no gives information.
     left = [place for place, key in enumerate(puzzle.keys) if place not in found and len(key) <= len(question)]
     if answer == "irrelevant" or not left:
         return Verdict(answer)

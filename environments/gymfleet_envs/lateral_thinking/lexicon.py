@@ -1,6 +1,6 @@
-"""What generated puzzles are made of: six things to find out, each with values in groups, in both languages.
+"""The vocabulary of generated puzzles: six things to find out, each with values in groups, in both languages.
 
-No word stands for two values, and none stands in a clue or a story: tests see to it.
+No word stands for two values, and none appears in a clue or a story: tests check this.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of a slot, as it is written in each language, and the word that names it."""
+    """A value of a slot: its phrase in each language, and the word that names it."""
 
     slot: str
     group: str
@@ -19,7 +19,7 @@ class Value:
     words: tuple[str, str]
 
     def phrase(self, language: Language) -> str:
-        """Return how a sentence says it."""
+        """Return the phrase for it in a sentence."""
         return self.phrases[language == "zh"]
 
     def word(self, language: Language) -> str:
@@ -44,8 +44,8 @@ class Group:
         return self.clues[language == "zh"]
 
 
-# Slot, group in both languages, clue in both languages, then values: phrase, word and Chinese, the word being the last
-# of the phrase where none is given.
+# Slot, group in both languages, clue in both languages, then values: phrase, word and Chinese. If no word is given, it
+# is the last of the phrase.
 _TABLE: Final = (
     ("who", "medicine", "医疗", "The stranger washes both hands very often.",
      "那个陌生人总是不停地洗手。",
@@ -146,8 +146,8 @@ GROUPS: Final = {english: Group(slot, (english, chinese), (clue, clue_zh))
 VALUES: Final = {
     group: tuple(_value(slot, group, entry) for entry in entries.split("|")) for slot, group, _, _, _, entries in _TABLE
 }
-"""By group."""
+"""Values by group."""
 SLOTS: Final = tuple(dict.fromkeys(slot for slot, *_ in _TABLE))
 GROUPS_OF: Final = {slot: tuple(group for group in GROUPS.values() if group.slot == slot) for slot in SLOTS}
 PAIRS: Final = (("who", "place"), ("thing", "state"), ("motive", "whom"))
-"""The slots that a key fact is about: to name one of them is not to have found the fact."""
+"""The two slots that each key fact is about: naming one of them is not enough to find the fact."""

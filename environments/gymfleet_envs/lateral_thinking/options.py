@@ -6,7 +6,7 @@ from gymfleet_envs.environment import Options
 
 
 class LateralThinkingOptions(Options):
-    """Who hosts."""
+    """Who plays the host."""
 
     host: Literal["words", "model"] = "words"
-    """`words` answers by the words of a question; `model` is asked as the role `host`, as AgentBench does."""
+    """`words` answers by the words of a question; `model` asks a model in the role `host`, as AgentBench does."""

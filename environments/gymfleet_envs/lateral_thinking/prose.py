@@ -65,7 +65,7 @@ _KEY_QUESTIONS: Final[dict[Language, str]] = {"en": "Is it true that {0}?", "zh"
 
 
 def fact(first: Value, second: Value, language: Language) -> str:
-    """Return a key fact, which two values make."""
+    """Return the key fact that two values make."""
     phrase = first.phrase(language)
     return _FACTS[language][first.slot].format(phrase, second.phrase(language), a=_article(phrase))
 

@@ -1,4 +1,4 @@
-"""What a lateral thinking puzzle is."""
+"""A lateral thinking puzzle."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from gymfleet_envs.lateral_thinking.lexicon import Group, Language, Value
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
-    """A story that the agent is told, and the truth behind it, of which the host knows the keys."""
+    """A story for the agent, and the truth behind it, whose keys the host knows."""
 
     language: Language
     story: str
     truth: str
     story_keys: tuple[str, ...]
-    """What the story already says."""
+    """Facts that the story already states."""
     keys: tuple[str, ...]
-    """What is to be found out."""
+    """Facts that the agent has to find out."""
     decoys: tuple[str, ...]
-    """Keys of other puzzles, or false ones, by which a judge is found out that says yes to anything."""
+    """Keys of other puzzles, or false ones, which expose a judge that says yes to anything."""
     values: tuple[Value, ...] = ()
-    """Of a generated puzzle: two for each key, in the order of the keys."""
+    """The values of a generated puzzle: two for each key, in the order of the keys."""
     told: tuple[Group, ...] = ()
-    """Of a generated puzzle: the groups at which the story hints."""
+    """The groups at which the story of a generated puzzle hints."""

@@ -1,4 +1,4 @@
-"""What a question says, by its words: for the host without a model, and for the rules that hold with one."""
+"""Analyse a question by its words: for the host without a model, and for the rules that hold with a model too."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from typing import Final
 from gymfleet_envs.lateral_thinking.lexicon import GROUPS, VALUES, Group, Language, Value
 
 MOST_CHARS: Final[dict[Language, int]] = {"en": 240, "zh": 80}
-"""The longest key of AgentBench's has 173 characters in English and 48 in Chinese."""
+"""Limit of a question. The longest of AgentBench's keys has 173 characters in English and 48 in Chinese."""
 _GIVES_UP: Final[dict[Language, tuple[str, ...]]] = {
     "en": ("new story", "other story", "new game", "other game", "new question", "other question", "other round",
            "new round", "great job", "further question"),
@@ -42,13 +42,13 @@ class Named:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether it asks for more than one thing: more than a fact of two different slots, or several groups."""
+        """Whether the question asks for more than one thing: more than a fact of two slots, or several groups."""
         slots = [value.slot for value in self.values]
         return len(slots) > 2 or len(set(slots)) < len(slots) or (not slots and len(self.groups) > 1)
 
 
 def clean(action: str) -> str:
-    """Return the first line of what the agent says, as AgentBench reads it, without what cannot be seen."""
+    """Return the first line of the agent's text, as AgentBench reads it, without invisible characters."""
     line = next((line for line in action.splitlines() if line.strip()), "")
     if line.isascii() and line.isprintable():
         return re.sub(" +", " ", line).strip()
@@ -57,17 +57,17 @@ def clean(action: str) -> str:
 
 
 def essence(question: str) -> str:
-    """Return what two questions have in common that are one and the same."""
+    """Return a text that is equal for two questions that are the same."""
     return clean(question).rstrip("?.!。！ ").lower()
 
 
 def is_one_question(question: str, language: Language) -> bool:
-    """Return whether it is short enough, and one sentence at most that asks."""
+    """Return whether a question is short enough and has at most one sentence that asks."""
     return 0 < len(question) <= MOST_CHARS[language] and len(_MARKS.findall(question)) <= 1
 
 
 def gives_up(question: str, language: Language) -> bool:
-    """Return whether it leaves the game or asks for another, by AgentBench's words."""
+    """Return whether a question leaves the game or asks for another one, by AgentBench's words."""
     said = question.lower()
     return any(words in said for words in _GIVES_UP[language])
 
@@ -79,7 +79,7 @@ def is_negated(text: str, language: Language) -> bool:
 
 
 def terms(text: str, language: Language) -> frozenset[str]:
-    """Return the words of a text that mean something, cut to their stems; pairs of characters in Chinese."""
+    """Return the meaningful words of a text, cut to their stems; pairs of characters in Chinese."""
     said = text.lower()
     if language == "en":
         return frozenset(_stem(word) for word in _WORD.findall(said) if word not in _COMMON)
@@ -89,12 +89,12 @@ def terms(text: str, language: Language) -> frozenset[str]:
 
 
 def share(part: frozenset[str], whole: frozenset[str]) -> float:
-    """Return how much of one set of terms is in another; 0 for nothing."""
+    """Return the share of the terms of `part` that are in `whole`; 0 if `part` is empty."""
     return len(part & whole) / len(part) if part else 0.0
 
 
 def named(question: str, language: Language) -> Named:
-    """Return what of the lexicon a question names."""
+    """Return the values and groups of the lexicon that a question names."""
     said = question.lower()
     words = dict.fromkeys(found[1] for found in _LEXICON[language].finditer(said))
     values = tuple(_VALUES[language][word] for word in words if word in _VALUES[language])

@@ -1,4 +1,4 @@
-"""What the agent is told, in AgentBench's words."""
+"""The texts for the agent, in AgentBench's words."""
 
 from typing import Final
 

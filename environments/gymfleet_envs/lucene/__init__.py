@@ -1,1 +1,1 @@
-"""Full-text search as Lucene's, for environments that search."""
+"""Full-text search like Lucene's, for environments that search."""

@@ -34,7 +34,7 @@ _POSSESSIVES: Final = ("'s", "\u2019s", "\uff07s")
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, in its order, with repetitions. No text is an error, and nothing in it is syntax."""
+    """Return the terms of a text, in order, with repetitions. No text is an error, and nothing in it is syntax."""
     return [term for word in _WORD.findall(text.lower()) if (term := _term(word[:MAX_TERM_CHARS]))]
 
 

@@ -1,6 +1,6 @@
 """Full-text search: BM25 with Lucene's arithmetic and Anserini's constants, over arrays that can lie on disk.
 
-Upstream searches with pyserini, whose results this repeats: k1 = 0.9, b = 0.4, lengths
+Upstream searches with pyserini, whose results this module reproduces: k1 = 0.9, b = 0.4, lengths
 rounded as Lucene stores them in a byte, equal scores in the order of the documents.
 """
 
@@ -28,14 +28,14 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class Vocabulary(Protocol):
-    """The number of a term; None for one that no document holds."""
+    """The numbers of terms; None for a term that no document holds."""
 
     def get(self, term: str, /) -> int | None:
-        """Look it up."""
+        """Return the number of a term."""
 
 
 class Index:
-    """Postings by term: `documents[offsets[t]:offsets[t + 1]]` ascending, with what each adds to a score."""
+    """Postings by term: `documents[offsets[t]:offsets[t + 1]]` ascending, and how much each adds to a score."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Index:
         self._size = size
 
     def search(self, text: str, limit: int) -> list[int]:
-        """Numbers of the best documents, best first. Any text is a bag of words; it has no operators."""
+        """Return the numbers of the best documents, best first. Any text is a bag of words; it has no operators."""
         scores = np.zeros(self._size, np.float64)
         for term, count in list(Counter(terms(text)).items())[:MAX_QUERY_TERMS]:
             number = self._vocabulary.get(term)
@@ -69,7 +69,7 @@ class Index:
 
 
 class IndexBuilder:
-    """Takes documents one by one; holds a bounded share of them in memory when it may use a directory."""
+    """Takes documents one by one; with a directory, it holds only a bounded part of them in memory."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self.vocabulary: dict[str, int] = {}
@@ -83,7 +83,7 @@ class IndexBuilder:
         self._rows = array("i")  # term, document, count; term, document, count; ...
 
     def add(self, text: str) -> None:
-        """The next document."""
+        """Add the next document."""
         found = terms(text)
         number = len(self._lengths)
         self._lengths.append(len(found))
@@ -94,7 +94,7 @@ class IndexBuilder:
             self._spill()
 
     def finish(self) -> Index:
-        """Put the chunks together: each adds to the postings of its terms, in the order of the documents."""
+        """Merge the chunks: each adds to the postings of its terms, in the order of the documents."""
         self._spill()
         size, num_terms = len(self._lengths), len(self.vocabulary)
         frequencies = np.zeros(num_terms, np.int64)
@@ -151,7 +151,7 @@ class IndexBuilder:
 
 
 def _byte_lengths() -> list[int]:
-    """The lengths that Lucene can store: exact to 24 + 15, then with four significant bits."""
+    """Return the lengths that Lucene can store: exact up to 24 + 15, then with four significant bits."""
     return [
         code if code < 24 else 24 + ((code - 24 & 7 | 8) << (code - 24 >> 3) - 1 if code - 24 > 7 else code - 24)
         for code in range(256)

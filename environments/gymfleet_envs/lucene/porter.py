@@ -1,4 +1,4 @@
-"""Porter's stemmer, as Lucene has it: the index of the benchmark was made with it.
+"""Porter's stemmer, as in Lucene, with which the benchmark's index was made.
 
 M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the two
 departures of its author's own code (`bli`, `logi`).
@@ -26,7 +26,7 @@ _STEP_4: Final = (
 
 
 def stem(word: str) -> str:
-    """The stem of a lower-case word; words of one or two letters are their own."""
+    """Return the stem of a lower-case word; words of one or two letters are their own stems."""
     if len(word) <= 2:
         return word
     word = _plural(word)
@@ -47,7 +47,7 @@ def _is_consonant(word: str, place: int) -> bool:
 
 
 def _measure(word: str) -> int:
-    """How often a vowel is followed by a consonant: Porter's m."""
+    """Return how often a vowel is followed by a consonant: Porter's m."""
     count, vowel = 0, False
     for place in range(len(word)):
         consonant = _is_consonant(word, place)
@@ -106,7 +106,7 @@ def _mended(base: str) -> str:
 
 
 def _replace(word: str, pairs: tuple[tuple[str, str], ...], admits: Callable[[str], bool]) -> str:
-    """Exchange the longest suffix that the word has, if what stands before it is admitted."""
+    """Replace the longest of the suffixes that the word has, if `admits` accepts the part before it."""
     found = max((pair for pair in pairs if word.endswith(pair[0])), key=lambda pair: len(pair[0]), default=None)
     if found is None:
         return word

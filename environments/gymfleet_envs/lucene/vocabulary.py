@@ -1,4 +1,4 @@
-"""The vocabulary of an index on disk: a table of a SQLite database, the recent terms in memory."""
+"""The vocabulary of an index on disk: a table of a SQLite database, with the recent terms in memory."""
 
 import sqlite3
 from collections.abc import Mapping

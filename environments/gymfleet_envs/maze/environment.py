@@ -17,17 +17,17 @@ _ACTIONS: Final = {f"move {direction}": direction for direction in MOVES}
 
 
 class MazeOptions(Options):
-    """How it is shown."""
+    """How to show the maze."""
 
     observation: Literal["text", "image", "both"] = "text"
-    """`image` draws what the text says, and shows nothing else; `both` shows the text and the picture."""
+    """`image` draws the content of the text and shows only the picture; `both` shows the text and the picture."""
 
 
 class Maze(Environment[MazeTask]):
-    """Walk to the goal; only the walls next to the present cell are seen.
+    """Walk to the goal, seeing only the walls next to the present cell.
 
-    Reward as in AgentGym: 1 at the goal, else 0. A task allows twice the shortest
-    way and four turns more; LMRL-Gym's own mazes allow 50 turns.
+    Reward as in AgentGym: 1 at the goal, else 0. A task allows twice the length of the shortest path plus four turns;
+    LMRL-Gym's own mazes allow 50 turns.
     """
 
     name: ClassVar[str] = "maze"
@@ -57,7 +57,7 @@ class Maze(Environment[MazeTask]):
 
     @classmethod
     def images(cls) -> Literal["beside", "only"] | None:
-        """Return what the option says."""
+        """Return how observations show images, by the option `observation`."""
         if cls.options.observation == "text":
             return None
         return "only" if cls.options.observation == "image" else "beside"
@@ -72,7 +72,7 @@ class Maze(Environment[MazeTask]):
         return "" if self.start_parts else self._observe()
 
     def step(self, action: str) -> Outcome:
-        """Move, or stay where a wall is in the way or the action is none of the four."""
+        """Move, or stay if a wall is in the way or the action is none of the four."""
         direction = _ACTIONS.get(" ".join(action.lower().split()))
         if direction is not None:
             target = neighbour(self._position, direction)
@@ -84,7 +84,7 @@ class Maze(Environment[MazeTask]):
         return Outcome("" if parts else self._observe(), action_valid=direction is not None, parts=parts)
 
     def expert(self) -> ExpertMove | None:
-        """A shortest way; among equals, the move that brings the goal's row or column nearer."""
+        """The next move on a shortest path; among equals, the one that brings the goal's row or column nearer."""
         if self._distances is None:
             self._distances = distances(self._task.rows, self._task.goal)
         here, goal = self._position, self._task.goal
@@ -108,7 +108,7 @@ class Maze(Environment[MazeTask]):
         return ExpertMove(thought=f"{where}{why} Going {move}.", action=f"move {move}")
 
     def state_key(self) -> str:
-        """Where one stands."""
+        """The agent's position."""
         return f"{self._position[0]},{self._position[1]}"
 
     def admissible_actions(self) -> list[str]:
@@ -124,7 +124,7 @@ class Maze(Environment[MazeTask]):
         return describe(self._task.rows, self._position, self._task.goal)
 
     def _parts(self) -> tuple[str | Image, ...]:
-        """Return the picture, perhaps below the text; nothing where observations are texts."""
+        """Return the picture, alone or below the text; nothing if observations are texts."""
         if self.options.observation == "text":
             return ()
         image = Image(picture(self._task.rows, self._position, self._task.goal))

@@ -1,4 +1,4 @@
-"""The maze itself: cells, moves, distances and the words for what stands around."""
+"""The maze itself: cells, moves, distances and the description of the surroundings."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class MazeTask:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal tasks."""
+        """A text that is equal for equal tasks."""
         return f"{'/'.join(self.rows)} {self.start} {self.goal}"
 
 
 def neighbour(cell: Cell, direction: str) -> Cell:
-    """The cell on that side."""
+    """Return the cell on that side."""
     row, column = MOVES[direction]
     return cell[0] + row, cell[1] + column
 
@@ -38,7 +38,7 @@ def is_wall(rows: tuple[str, ...], cell: Cell) -> bool:
 
 
 def distances(rows: tuple[str, ...], goal: Cell) -> dict[Cell, int]:
-    """Number of moves to `goal` from every cell that it can be reached from."""
+    """Return the number of moves to `goal` from every cell from which it can be reached."""
     reached = {goal: 0}
     frontier = deque([goal])
     while frontier:
@@ -52,7 +52,7 @@ def distances(rows: tuple[str, ...], goal: Cell) -> dict[Cell, int]:
 
 
 def describe(rows: tuple[str, ...], position: Cell, goal: Cell) -> str:
-    """The observation, in LMRL-Gym's words (`describe_observation_give_position`), line end included."""
+    """Return the observation, in LMRL-Gym's words (`describe_observation_give_position`), including the line end."""
     walls = [side for direction, side in _SIDES.items() if is_wall(rows, neighbour(position, direction))]
     if not walls:
         around = "There are no walls near you."

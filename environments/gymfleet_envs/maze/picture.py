@@ -1,4 +1,4 @@
-"""The maze as a picture: what the text says, and no more of the maze."""
+"""The maze as a picture: the content of the text, and no more of the maze."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ UNSEEN, FREE, WALL, SELF, GOAL = range(len(PALETTE))
 
 
 def picture(rows: tuple[str, ...], position: Cell, goal: Cell) -> bytes:
-    """Return a PNG: blue is oneself, green the goal, black and white are the cells beside oneself, the rest is grey."""
+    """Return a PNG: the agent is blue, the goal green, neighbouring cells black (wall) or white, the rest grey."""
     seen = {goal: GOAL, position: SELF}
     for direction in MOVES:
         beside = neighbour(position, direction)

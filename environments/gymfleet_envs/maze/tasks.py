@@ -78,7 +78,7 @@ def _room(rng: random.Random, side: int, wall_share: float) -> tuple[str, ...]:
 
 
 def _corridors(rng: random.Random, side: int) -> tuple[str, ...]:
-    """A random spanning tree over the odd cells, by depth-first search: one way between any two places."""
+    """Return a random spanning tree over the odd cells, by depth-first search: one path between any two places."""
     cells = [[_WALL] * side for _ in range(side)]
     way = [(1, 1)]
     cells[1][1] = _FREE
@@ -99,12 +99,11 @@ def _corridors(rng: random.Random, side: int) -> tuple[str, ...]:
 
 
 def upstream(data: Path) -> TaskSource[MazeTask]:
-    """LMRL-Gym's mazes.
+    """Return LMRL-Gym's mazes.
 
-    Task i of the double-T maze is AgentGym's `lmrlgym_maze_i`: the i-th cell of the
-    file's optimal directions; number 25 starts on the goal. AgentGym evaluates on
-    13 to 22 and trains on them as well; here they are test tasks alone. The other
-    mazes give every pair of start and goal, dealt to the splits by content.
+    Task i of the double-T maze is AgentGym's `lmrlgym_maze_i` and starts at the i-th cell of the file's optimal
+    directions; number 25 starts on the goal. AgentGym evaluates on 13 to 22 and also trains on them; here they are
+    only test tasks. The other mazes give every pair of start and goal, assigned to the splits by content.
     """
     path = data / "mazes.json"
     try:

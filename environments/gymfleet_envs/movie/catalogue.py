@@ -1,4 +1,4 @@
-"""A catalogue of films and people, and what TMDB's services return of it through AgentGym's tools."""
+"""A catalogue of films and people, and the answers of TMDB's services about it through AgentGym's tools."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ _NOT_FOUND: Final = (
     '{"success":false,"status_code":34,"status_message":"The resource you requested could not be found."}'
 )
 NO_RESULT: Final = "IndexError(list index out of range)"
-"""AgentGym's server takes the first result of a search, also of none."""
+"""AgentGym's server takes the first result of a search, even if there is none."""
 FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who plays, or works, in films."""
+    """A person who plays, or works, in films."""
 
     id: int
     name: str
@@ -29,7 +29,7 @@ class Person:
 
     @property
     def external_ids(self) -> dict[str, Any]:
-        """Names elsewhere."""
+        """The person's names on other sites."""
         return {
             "imdb_id": f"nm{self.id * 17 % 10**7:07}",
             "facebook_id": self.handle.title(),
@@ -40,7 +40,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A film; people are meant by their ids."""
+    """A film; it names people by their ids."""
 
     id: int
     title: str
@@ -64,15 +64,15 @@ class Film:
 
 
 class Service(Protocol):
-    """TMDB's, generated or recorded."""
+    """TMDB's services, generated or recorded."""
 
     def use(self, tool: str, arguments: Any) -> Any:
-        """Return what a tool returns. Raises `Refused` and `Faulty`."""
+        """Return the result of a tool. Raises `Refused` and `Faulty`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """A generated one."""
+    """A generated catalogue."""
 
     films: tuple[Film, ...]
     people: tuple[Person, ...] = field(repr=False)
@@ -110,7 +110,7 @@ class Catalogue:
 
 
 def _best(name: str, among: tuple[FoundT, ...], called: Callable[[FoundT], str]) -> FoundT | None:
-    """Return what has that name, or else what has all of its words."""
+    """Return the item called `name`, or else one whose name has all of its words."""
     wanted = name.lower().split()
     exact = [found for found in among if called(found).lower().split() == wanted]
     near = [found for found in among if wanted and set(wanted) <= set(called(found).lower().split())]
@@ -151,7 +151,7 @@ def _cast(catalogue: Catalogue, film: Film) -> dict[str, Any]:
 
 
 def _crew(catalogue: Catalogue, film: Film) -> dict[str, Any]:
-    """Directors, producers and writers, then others who are none of them until ten are listed, as in AgentGym."""
+    """List directors, producers and writers, then other people until ten are listed, as in AgentGym."""
     main = [(number, job) for number, job in film.crew if job in _MAIN_JOBS]
     known = {number for number, _ in main}
     others = [(number, job) for number, job in film.crew if number not in known]

@@ -63,7 +63,7 @@ _EPOCH: Final = datetime.date(1930, 1, 1)
 
 
 def draw_catalogue(rng: random.Random) -> Catalogue:
-    """Return a catalogue in which people meet again: three direct all films, and the others play in many."""
+    """Return a catalogue in which people recur: three direct all films, and the others play in many."""
     names = rng.sample(_NAMES, _PEOPLE)
     ids = sorted(rng.sample(range(1_000, 3_000_000), _PEOPLE))
     people = tuple(_person(rng, number, name) for number, name in zip(ids, names, strict=True))

@@ -1,4 +1,4 @@
-"""AgentGym's questions about real films, with imported responses of TMDB's."""
+"""AgentGym's questions about real films, with imported responses of TMDB."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +12,11 @@ from gymfleet_envs.movie.catalogue import NO_RESULT, Service
 TESTED: Final = frozenset({
     1, 3, 5, 9, 13, 20, 23, 44, 54, 55, 56, 63, 78, 89, 94, 97, 109, 113, 125, 171, 176, 212, 223,
 })  # fmt: skip
-"""Those that AgentTraj-L, the training set, leaves out: AgentEval's twenty, and three that neither has."""
+"""The tasks that AgentTraj-L, the training set, leaves out: AgentEval's twenty, and three that neither has."""
 
 
 class Recorded(Responses):
-    """TMDB's imported responses; an empty list is that of a film that the search did not find."""
+    """TMDB's imported responses; an empty list means that the search did not find a film."""
 
     def use(self, tool: str, arguments: Any) -> Any:
         """See `Service`."""

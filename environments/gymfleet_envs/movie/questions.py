@@ -13,7 +13,7 @@ _LIST = "Please answer me with a list of strings."
 
 
 class Draft:
-    """A question in the making. `call` makes a call and puts it into the plan."""
+    """A question in the making. `call` makes a call and adds it to the plan."""
 
     def __init__(self, rng: random.Random, catalogue: Catalogue) -> None:
         self.rng = rng
@@ -29,16 +29,16 @@ class Draft:
         return self.catalogue.use(tool, arguments)
 
     def search(self, film: Film) -> str:
-        """Search a film; return its id."""
+        """Search for a film; return its id."""
         found = self.call(f"I need the id of {film.title}.", "get_search_movie", movie_name=film.title)
         return str(found[0]["id"])
 
     def of_film(self, film: Film, tool: str) -> Any:
-        """Search a film, then ask for something of it."""
+        """Search for a film, then call a tool with its id."""
         return self.call("I ask for what I need of it.", tool, movie_id=self.search(film))
 
     def search_person(self, name: str) -> str:
-        """Search a person; return the id."""
+        """Search for a person; return the id."""
         return str(self.call(f"I need the id of {name}.", "get_search_person", person_name=name)[0]["id"])
 
 
@@ -49,13 +49,13 @@ def release_date(draft: Draft) -> None:
 
 
 def revenue(draft: Draft) -> None:
-    """Ask what it earned."""
+    """Ask what a film earned."""
     draft.goal = f"What is the revenue of the movie {draft.films[0].title}? {_NUMBER}"
     draft.answer = draft.of_film(draft.films[0], "get_movie_details")["revenue"]
 
 
 def character(draft: Draft) -> None:
-    """Ask whom somebody played."""
+    """Ask which character a person played in a film."""
     film = draft.films[0]
     number, _ = draft.rng.choice(film.cast)
     name = draft.catalogue.person(number).name
@@ -65,13 +65,13 @@ def character(draft: Draft) -> None:
 
 
 def keywords(draft: Draft) -> None:
-    """Ask for its keywords."""
+    """Ask for a film's keywords."""
     draft.goal = f"What are the keywords of the movie {draft.films[0].title}? {_LIST}"
     draft.answer = sorted(draft.of_film(draft.films[0], "get_movie_keywords")["keywords"])
 
 
 def instagram(draft: Draft) -> None:
-    """Ask for a person's name elsewhere."""
+    """Ask for a person's Instagram id."""
     name = draft.rng.choice(draft.catalogue.people).name
     draft.goal = f"What is the Instagram id of {name}? {_STRING}"
     found = draft.call("I ask for it.", "get_person_external_ids", person_id=draft.search_person(name))
@@ -103,7 +103,7 @@ def difference(draft: Draft) -> None:
 
 
 def other_role(draft: Draft) -> None:
-    """Ask whom the one who plays a character plays elsewhere."""
+    """Ask which character the player of a character plays in another film."""
     pairs = [
         (film, role, other)
         for film in draft.films
@@ -134,7 +134,7 @@ def in_both(draft: Draft) -> None:
 
 
 def _directed(draft: Draft) -> tuple[str, list[tuple[int, str, Any]]]:
-    """Draw somebody who has directed three to six films, if possible; return the name, and the films with details."""
+    """Draw a director, of three to six films if possible; return the name, and the films with details."""
     directors = [number for film in draft.films for number, job in film.crew if job == "Director"]
     few = sorted({number for number in directors if 3 <= directors.count(number) <= 6}) or sorted(set(directors))
     name = draft.catalogue.person(draft.rng.choice(few)).name

@@ -80,7 +80,7 @@ class ReasoningGym(Environment[Question]):
         return f"{_BEGIN}{answer}{_END}"
 
     def reset(self, task: Question, seed: int) -> str:
-        """Ask the question. The task says it all; the seed changes nothing."""
+        """Ask the question. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._question = task
         self.start_info = {"dataset": task.dataset, "index": task.index}
@@ -88,7 +88,7 @@ class ReasoningGym(Environment[Question]):
         return task.prompt
 
     def step(self, action: str) -> Outcome:
-        """Score the answer; that ends the episode, also where there is none."""
+        """Score the answer; that ends the episode, even if there is no answer."""
         if self._over:
             return Outcome("The question is answered.", score=self._score, terminated=True, action_valid=False)
         self._over = True
@@ -107,22 +107,22 @@ class ReasoningGym(Environment[Question]):
         )
 
     def expert(self) -> ExpertMove | None:
-        """Give the right answer, where the package names one."""
+        """Give the right answer, if the package names one."""
         if self._over or not (solution := self._question.solution):
             return None
         return ExpertMove(thought="I know the answer.", action=f"{_BEGIN}{solution}{_END}")
 
     def state_key(self) -> str:
-        """Whether it is answered, and how."""
+        """Whether the question is answered, and the score."""
         return repr((self._over, self._score))
 
     def snapshot(self) -> Self:
-        """Return a shallow copy: nothing that it holds is ever changed."""
+        """Return a shallow copy: the objects that it holds never change."""
         return copy.copy(self)
 
 
 def _answer_of(reply: str) -> str | None:
-    """Return what stands in the last pair of tags, as the package reads replies, outside of the reasoning."""
+    """Return the text in the last pair of tags outside the reasoning, as the package reads replies."""
     said = reply.rpartition(_THOUGHT)[2].partition("<think>")[0]
     begin = said.rfind(_BEGIN)
     inside, closed, _ = said[begin + len(_BEGIN) :].partition(_END)

@@ -20,12 +20,12 @@ _OF_FORMULAS: Final = {**_OPERATORS, ast.Pow: operator.pow}
 
 
 class ExpressionFault(ValueError):
-    """The text is no formula of the kind that is asked for."""
+    """The text is not a formula of the required kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dual:
-    """A number and its derivative by the variable: sums, products and functions of both follow the chain rule."""
+    """A number and its derivative with respect to the variable; operations on both follow the chain rule."""
 
     value: complex
     slope: complex = 0j
@@ -48,7 +48,7 @@ class Dual:
         return Dual(value, (self.slope - value * other.slope) / other.value)
 
     def __pow__(self, other: "Dual") -> "Dual":
-        """Raise to a power, a constant or not. Raises ZeroDivisionError, and ValueError for the logarithm of 0."""
+        """Raise to a power, constant or not. Raises ZeroDivisionError, and ValueError for the logarithm of 0."""
         value = self.value**other.value
         slope = other.value * self.value ** (other.value - 1) * self.slope
         if other.slope:
@@ -76,9 +76,9 @@ _CONSTANTS: Final = {"C": Dual(0.7 + 0.2j), "E": Dual(cmath.e + 0j), "pi": Dual(
 
 
 def arithmetic(text: str) -> tuple[Fraction, list[int]]:
-    """Return what whole numbers between `+ - * /` and parentheses come to, and the numbers. Raises `ExpressionFault`.
+    """Return the value of whole numbers with `+ - * /` and parentheses, and the numbers. Raises `ExpressionFault`.
 
-    ZeroDivisionError and OverflowError say that the formula has no value here.
+    Raises ZeroDivisionError or OverflowError if the formula has no value here.
     """
     numbers: list[int] = []
 
@@ -101,7 +101,7 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]]:
 
 
 def derivative_at(text: str, variable: str) -> Callable[[complex], Dual]:
-    """Return a function of a point that gives the formula's value and derivative there. Raises `ExpressionFault`."""
+    """Return a function that gives the formula's value and derivative at a point. Raises `ExpressionFault`."""
     tree = _parsed(text, (variable, *_FUNCTIONS, *_CONSTANTS))
 
     def at(point: complex) -> Dual:
@@ -134,7 +134,7 @@ def derivative_at(text: str, variable: str) -> Callable[[complex], Dual]:
 def _parsed(text: str, words: Collection[str]) -> ast.expr:
     if len(text) > MAX_CHARS or not _ALLOWED.fullmatch(text):
         raise ExpressionFault("too long, or with characters that no formula has")
-    # The tokenizer reads `1or` as a number and a word, with a warning: words are looked at before it.
+    # The tokenizer reads `1or` as a number and a word, with a warning: words are checked before it runs.
     if any(word not in words for word in _WORD.findall(re.sub(r"(?<=[0-9.])[eE](?=[+-]?[0-9])", " ", text))):
         raise ExpressionFault("an unknown word")
     try:

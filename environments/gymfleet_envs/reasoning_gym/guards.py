@@ -1,6 +1,6 @@
-"""What the package's scorers would be talked into, by data set: read first, and refused or compared by ourselves.
+"""Guards by data set: they first read answers that would fool the package's scorers, and refuse or compare them.
 
-A guard returns whether the answer is right, or None to let the package's own scorer say so.
+A guard returns whether the answer is right, or None to let the package's own scorer decide.
 """
 
 import re
@@ -22,7 +22,7 @@ _MAX_MOVES: Final = 1_000
 
 
 def _exactly(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The package evaluates other answers as Python, for at most half the credit."""
+    """Compare exactly: the package evaluates other answers as Python, for at most half the credit."""
     return bool(answer == entry["answer"].strip())
 
 
@@ -31,22 +31,22 @@ def _one_of_the_boards(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _same_word(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The package compares `bool(answer)`, which is true of every text."""
+    """Compare the words: the package compares `bool(answer)`, which is true of every text."""
     return bool(answer.lower() == entry["answer"].lower())
 
 
 def _finite(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG001 - a guard
-    """Every comparison with NaN fails, also that which would find it wrong."""
+    """Refuse NaN and infinity: every comparison with NaN fails, even one that would find it wrong."""
     return False if _NO_NUMBER.search(answer) else None
 
 
 def _small_exponent(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG001 - a guard
-    """`Fraction` computes the power of ten, whatever it takes."""
+    """Refuse large exponents: `Fraction` computes the power of ten, whatever it takes."""
     return False if _LARGE_EXPONENT.search(answer) else None
 
 
 def _few_moves(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG001 - a guard
-    """`R999999999` is a move that is made as often."""
+    """Refuse too many moves: `R999999999` is one move made that often."""
     return False if _LONG_NUMBER.search(answer) or len(answer.split()) > _MAX_MOVES else None
 
 
@@ -55,9 +55,9 @@ def _short(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG00
 
 
 def _reaches(answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether arithmetic with exactly the given numbers comes to the target.
+    """Return whether arithmetic with exactly the given numbers gives the target.
 
-    The package evaluates the text with sympy, and for `puzzle24` looks at the range of the numbers alone.
+    The package evaluates the text with sympy, and for `puzzle24` checks only the range of the numbers.
     """
     try:
         value, numbers = arithmetic(answer)
@@ -68,9 +68,9 @@ def _reaches(answer: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _integrates(answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether the derivative is the integrand, at eight points of the complex plane.
+    """Return whether the derivative equals the integrand, at eight points of the complex plane.
 
-    The package evaluates the text with sympy, which takes `Integral(...)`, the question itself, for an answer.
+    The package evaluates the text with sympy, which accepts `Integral(...)`, the question itself, as an answer.
     """
     told = entry["metadata"]
     try:

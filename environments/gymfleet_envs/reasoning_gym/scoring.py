@@ -1,4 +1,4 @@
-"""Whether an answer is right, by the package's own scorer, which no answer may crash, hang or talk into a point."""
+"""Score answers with the package's own scorer, which no answer may crash, hang or trick into giving a point."""
 
 import copy
 from typing import Final
@@ -13,13 +13,13 @@ _FULL: Final = 1 - 1e-9
 
 
 class ScorerFailed(Exception):
-    """The package's scorer fails whatever the answer: there is no score."""
+    """The package's scorer fails for any answer: there is no score."""
 
 
 def package_score(question: Question, answer: str) -> float:
-    """Return what the package gives, in [0, 1]; 0 for an answer that its scorer cannot read, or not in `TIMEOUT_S`.
+    """Return the package's score, in [0, 1]; 0 for an answer that its scorer cannot read, or not in `TIMEOUT_S`.
 
-    Raises ScorerFailed where it is not the answer's fault, as the right answer cannot be scored either.
+    Raises ScorerFailed if the answer is not at fault, because the right answer cannot be scored either.
     """
     if not answer or len(answer) > MAX_CHARS or any("\ud800" <= sign <= "\udfff" for sign in answer):
         return 0.0
@@ -41,7 +41,7 @@ def _scored(question: Question, answer: str) -> float:
 
 
 def _require_the_answers_fault(question: Question, error: BaseException) -> None:
-    """Raise ScorerFailed unless the right answer is scored in time, here and now, where the package names one."""
+    """Raise ScorerFailed unless the right answer, if the package names one, can be scored in time, here and now."""
     if not (solution := question.solution):
         if isinstance(error, Overdue):
             raise ScorerFailed(f"{question.dataset}: no score in {TIMEOUT_S:g} s") from None
@@ -54,5 +54,5 @@ def _require_the_answers_fault(question: Question, error: BaseException) -> None
 
 
 def is_right(given: float) -> bool:
-    """Return whether it is the package's full score. What it pays for less is no success."""
+    """Return whether a score is the package's full score. Partial credit is no success."""
     return given >= _FULL

@@ -26,7 +26,7 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Data sets that are not played, each with the reason."""
 _SIZES: Final = {"acre": 500, "gsm_symbolic": 100_000, "list_functions": 100_000}
-"""How many questions there are of those that are drawn up when they are made; of the others, 2^31 - 1."""
+"""Number of questions of the data sets that draw all of them when made; the other data sets have 2^31 - 1."""
 _MAX_SIZE: Final = 2**31 - 1
 _PLOTTING: Final = (
     "matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections", "mpl_toolkits",
@@ -38,7 +38,7 @@ _UNSOLVED: Final = "Integral("
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of a data set. Equal where data set and index are; nobody changes the entry."""
+    """One question of a data set. Questions are equal if data set and index are; nobody changes the entry."""
 
     dataset: str
     index: int
@@ -48,12 +48,12 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """What the agent is asked."""
+        """The text of the question for the agent."""
         return str(self.entry["question"])
 
     @property
     def solution(self) -> str:
-        """A right answer; empty where the package names none."""
+        """A right answer; empty if the package names none."""
         told = self.entry["metadata"]
         match self.dataset:
             case "graph_color":
@@ -96,7 +96,7 @@ def _names(options: ReasoningGymOptions) -> tuple[str, ...]:
 
 
 def _registered() -> Mapping[str, tuple[Any, Any]]:
-    # cellpylib imports it to draw, which takes longer than all else, and nobody draws.
+    # cellpylib imports these modules for drawing, which takes longer than all else, and nobody draws.
     absent = [name for name in _PLOTTING if name not in sys.modules]
     for name in absent:
         sys.modules[name] = types.ModuleType(name)
@@ -125,7 +125,7 @@ def _made(name: str, config: str, seed: int) -> Any:
 
 
 def _drawn(rng: random.Random, name: str, dataset: Any) -> Question:
-    """Draw a question that has an answer: some are the empty text, and some integrals are none that sympy found."""
+    """Draw a question that has an answer: some answers are the empty text, and some integrals sympy did not solve."""
     for _ in range(_TRIES):
         index = rng.randrange(_SIZES.get(name, _MAX_SIZE))
         with own_random(f"{name}/{dataset.seed}/{index}"):

@@ -1,4 +1,4 @@
-"""Which virtual machine plays an episode, and when one has done its share."""
+"""Decides which virtual machine plays an episode, and when a machine has done its share."""
 
 import atexit
 import functools
@@ -46,16 +46,16 @@ class EngineSlot:
 
 
 class Engines:
-    """The virtual machines of this process: one that takes new episodes, those that play their last ones, and one
-    that solves tasks for the expert, which takes seconds and so is kept away from the episodes.
+    """The virtual machines of this process. All methods may be called from several threads.
 
-    All methods may be called from several threads.
+    One machine takes new episodes, and others play their last ones. A further machine solves tasks for the expert: this
+    takes seconds, so it is kept away from the episodes.
     """
 
     def __init__(self, options: SciWorldOptions) -> None:
         self._options = options
         self._jar = jar_of(options)
-        # `_opening` is held while a machine starts, which takes seconds; `_lock` never for long.
+        # `_opening` is held while a machine starts, which takes seconds; `_lock` is never held for long.
         self._opening = threading.Lock()
         self._solving = threading.Lock()
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Engines:
         atexit.register(self.stop)
 
     def begin(self, task: SciTask) -> EngineSlot:
-        """Start an episode. Raises `EngineLost` when its machine dies meanwhile."""
+        """Start an episode. Raises `EngineLost` if its machine dies meanwhile."""
         machine = self._take_machine()
         try:
             return EngineSlot(machine, machine.jvm.begin(task))
@@ -75,12 +75,12 @@ class Engines:
             raise
 
     def end(self, slot: EngineSlot) -> None:
-        """Let go of an episode, and of its machine when that was the last one of a retired one."""
+        """Release an episode, and its machine if the machine is retired and this was its last episode."""
         slot.machine.jvm.end(slot.play)
         self._leave(slot.machine)
 
     def gold(self, task: SciTask) -> tuple[str, ...]:
-        """The engine's own solution, computed once. Raises `EngineLost`, `EngineFault`."""
+        """Return the engine's own solution, computed once. Raises `EngineLost`, `EngineFault`."""
         with self._solving:
             if task in self._gold:
                 self._gold.move_to_end(task)
@@ -93,7 +93,7 @@ class Engines:
             return found
 
     def pids(self) -> list[int]:
-        """The processes that play episodes, the one that takes new ones last."""
+        """Return the ids of the processes that play episodes; the last is the one that takes new episodes."""
         with self._lock:
             return [machine.jvm.pid for machine in self._machines]
 
@@ -109,7 +109,7 @@ class Engines:
             self._machines.clear()
 
     def _take_machine(self) -> _Machine:
-        """A place in the machine that takes new episodes; in a new one, when that has done its share."""
+        """Take a place in the machine for new episodes, or in a new machine if that one has done its share."""
         with self._opening:
             with self._lock:
                 current = self._machines[-1] if self._machines else None
@@ -132,7 +132,7 @@ class Engines:
                 self._retire(machine)
 
     def _retire(self, machine: _Machine) -> None:
-        """No new episode from now on; the end, where none is left. With `_lock` held."""
+        """Give the machine no new episodes from now on, and end it if none is left. Call it with `_lock` held."""
         machine.retired = True
         if machine.jvm.dead or machine.open <= 0:
             log.info("jvm.ended", pid=machine.jvm.pid, episodes=machine.served, lost=machine.open)
@@ -151,7 +151,7 @@ class Engines:
         )
 
     def _solving_jvm(self) -> Jvm:
-        """With `_solving` held."""
+        """Return the machine that solves tasks. Call it with `_solving` held."""
         options = self._options
         solver = self._solver
         if solver is not None and (
@@ -169,12 +169,12 @@ class Engines:
 
 @functools.lru_cache(maxsize=8)
 def engines(options: SciWorldOptions) -> Engines:
-    """The virtual machines of this process, for these options. None is started yet. Raises `TaskDataError`."""
+    """Return this process's virtual machines for these options. None is started yet. Raises `TaskDataError`."""
     return Engines(options)
 
 
 def jar_of(options: SciWorldOptions) -> Path:
-    """The engine, looked over. Raises `TaskDataError`, or `ModuleNotFoundError` when the package is not there."""
+    """Return the engine's jar, checked. Raises `TaskDataError`, or `ModuleNotFoundError` if the package is missing."""
     if options.jar is None:
         found = find_spec("scienceworld")
         if found is None or found.origin is None:

@@ -61,7 +61,7 @@ class SciWorld(Environment[SciTask]):
         + "\n".join(f"{action} - {meaning}" for action, meaning in _ACTIONS)
     )
     max_turns: ClassVar[int] = 120
-    """More than the moves, as looking is no move."""
+    """More than the moves, because looking is no move."""
     max_action_chars: ClassVar[int] = 1024
     fork: ClassVar[ForkSupport] = ForkSupport.REPLAY
     floors: ClassVar[Mapping[str, Mapping[str, float]]] = {
@@ -80,16 +80,16 @@ class SciWorld(Environment[SciTask]):
         self._slot: EngineSlot | None = None
         self._score = 0
         self._paid = 0
-        """Points that were given as rewards."""
+        """Points already given as rewards."""
         self._moves = 0
         self._turns = 0
         self._done: list[tuple[str, bool]] = []
-        """What was done since the expert was last asked, and whether it changed nothing."""
+        """Actions since the expert was last asked, and whether each changed nothing."""
         self._path: GoldPath | None = None
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[SciTask]:
-        """The variations that the engine brings along; with `data`, AgentGym's lists of items."""
+        """The variations that come with the engine; with `data`, AgentGym's lists of items."""
         engines(cls.options)  # a damaged jar is told of now, not by the first session
         simplifications = cls.options.simplifications
         recorded = cls.options.agentgym_numbering == "recorded"
@@ -104,7 +104,7 @@ class SciWorld(Environment[SciTask]):
         return ("java",)
 
     def reset(self, task: SciTask, seed: int) -> str:
-        """The task and the room. A variation seeds the engine by itself: the seed changes nothing."""
+        """Show the task and the room. The variation itself seeds the engine: `seed` changes nothing."""
         del seed
         self._engines = engines(self.options)
         self._task = task
@@ -120,19 +120,19 @@ class SciWorld(Environment[SciTask]):
         return f"{play.description}\n{play.last.text}"
 
     def step(self, action: str) -> Outcome:
-        """Apply an action. What is not understood, or not possible, is said in the answer and takes no time."""
+        """Apply an action. If it is not understood or not possible, the answer says so and no time passes."""
         if self._slot is None:
             raise EngineLost("the episode has ended")
         command = _command(action)
         try:
             answer = self._slot.act(command)
         except EngineFault:
-            # The engine's reader fails at some texts; its world is as it was.
+            # The engine's parser fails on some texts; its world is unchanged.
             answer = Answer(_NOT_UNDERSTOOD, self._score, completed=False, moves=self._moves)
         return self._outcome(command, answer)
 
     def expert(self) -> ExpertMove | None:
-        """The next action of the engine's own solution; None once the episode has left it."""
+        """The next action of the engine's own solution; None once the episode has left the solution."""
         if self._path is None:
             self._path = GoldPath(self._task, self._engines.gold(self._task))
         for action, harmless in self._done:
@@ -141,7 +141,7 @@ class SciWorld(Environment[SciTask]):
         return self._path.next_move()
 
     def close(self) -> None:
-        """Let go of the episode in the virtual machine."""
+        """Release the episode in the virtual machine."""
         slot, self._slot = self._slot, None
         if slot is not None:
             self._engines.end(slot)
@@ -150,7 +150,7 @@ class SciWorld(Environment[SciTask]):
         understood = not answer.text.startswith(_NOT_UNDERSTOOD)
         harmless = answer.moves == self._moves and (not understood or command.startswith(_HARMLESS))
         self._done.append((command, harmless))
-        # With the first step, those that the episode began with: rewards add up to the score.
+        # The first step also pays the points that the episode began with: rewards add up to the score.
         reward = answer.score - self._paid
         self._score, self._paid, self._moves = answer.score, answer.score, answer.moves
         self._turns += 1
@@ -167,7 +167,7 @@ class SciWorld(Environment[SciTask]):
 
 
 def _command(action: str) -> str:
-    """One line of what can be typed, in the engine's spelling."""
+    """Return the action as one line of printable text, in the engine's spelling."""
     text = " ".join(_UNPRINTABLE.sub(" ", action).split())
     # Episodes recorded with earlier versions write the place's name in two words.
     return re.sub(r"\bgreen house\b", "greenhouse", text)

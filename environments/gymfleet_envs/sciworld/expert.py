@@ -35,10 +35,10 @@ _THOUGHTS: Final[Sequence[tuple[str, str]]] = (
 
 
 class GoldPath:
-    """Follows the solution as long as the episode is on its way.
+    """Follows the solution as long as the episode keeps to it.
 
-    An action beside it that changes nothing (looking, or one that was not understood)
-    does no harm; after any other the solution no longer holds, and there is no move.
+    Another action that changes nothing (looking, or one that was not understood) does no harm; after any other, the
+    solution no longer holds, and there is no move.
     """
 
     def __init__(self, task: SciTask, gold: Sequence[str]) -> None:
@@ -47,14 +47,14 @@ class GoldPath:
         self._lost = False
 
     def follow(self, action: str, *, harmless: bool) -> None:
-        """Take note of what was done."""
+        """Take note of an action."""
         if not self._lost and self._place < len(self._gold) and action == self._gold[self._place]:
             self._place += 1
         elif not harmless:
             self._lost = True
 
     def next_move(self) -> ExpertMove | None:
-        """The solution's next action; None off its way, and at its end."""
+        """Return the solution's next action; None if the episode has left the solution, and at its end."""
         if self._lost or self._place >= len(self._gold):
             return None
         action = self._gold[self._place]
@@ -62,7 +62,7 @@ class GoldPath:
 
 
 def shortened(gold: Sequence[str]) -> tuple[str, ...]:
-    """The solution with each walk through doors made one teleport."""
+    """Return the solution with one teleport in place of each walk through doors."""
     actions: list[str] = []
     goal = ""
     for action in gold:

@@ -1,10 +1,10 @@
 """One Java virtual machine with ScienceWorld in it, and the episodes that it plays.
 
-The engine keeps three things per machine, not per episode: its random generator, its
-counter of object ids and its list of simplifications. They are put in place before each
-call, under a lock, so that an episode goes as it would in a machine of its own. Java's
-identity hashes are all made equal: they decide the order in which the engine's sets
-list things, and would make texts differ from run to run.
+The engine keeps three things per machine instead of per episode: its random generator,
+its counter of object ids and its list of simplifications. They are set before each call,
+under a lock, so that an episode runs as it would in its own machine. Java's identity
+hashes are all made equal: they decide the order in which the engine's sets list things,
+and would make texts differ from run to run.
 """
 
 import contextlib
@@ -39,12 +39,12 @@ _PLACES: Final = (
 
 
 class EngineFault(Exception):
-    """The engine failed at one call; the virtual machine is well."""
+    """The engine failed at one call; the virtual machine still works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an action led to."""
+    """The result of an action."""
 
     text: str
     score: int
@@ -82,7 +82,7 @@ class Jvm:
                 port=port,
                 auth_token=token,
                 read_timeout=options.call_timeout_s,
-                # Objects are let go of one by one, not when Python's collector happens to find them.
+                # Objects are released one by one, not when Python's collector happens to find them.
                 enable_memory_management=False,
             )
         )
@@ -95,13 +95,13 @@ class Jvm:
 
     @property
     def dead(self) -> bool:
-        """No call can succeed any more."""
+        """Whether the machine is dead: no call can succeed any more."""
         if not self._dead and self._process.poll() is not None:
             self._dead = f"the Java virtual machine ended with exit code {self._process.returncode}"
         return bool(self._dead)
 
     def rss_bytes(self) -> int:
-        """Its resident memory; 0 when it is dead."""
+        """Return the machine's resident memory; 0 if it is dead."""
         try:
             return psutil.Process(self.pid).memory_info().rss
         except psutil.NoSuchProcess:
@@ -129,11 +129,11 @@ class Jvm:
             return self._act(play, action)
 
     def gold(self, task: SciTask) -> tuple[str, ...]:
-        """The engine's own solution. Takes a second, or ten for the longest. Raises `EngineFault`.
+        """Return the engine's own solution. This takes a second, or ten for the longest. Raises `EngineFault`.
 
-        The engine remembers its searches through the house for all later tasks, as the first
-        task that wanted them saw the house. They are made those of one task, so that a
-        solution does not depend on what was solved before.
+        The engine keeps its searches through the house for all later tasks, in the house of
+        the first task that needed them. They are replaced with those of one fixed task, so
+        that a solution does not depend on the tasks solved before.
         """
         with self._calling():
             searches = self._finder.precomputedExhaustivePaths()
@@ -150,13 +150,13 @@ class Jvm:
             return tuple(text.splitlines())
 
     def end(self, play: Play) -> None:
-        """Let go of an episode."""
+        """Release an episode."""
         with contextlib.suppress(EngineLost), self._calling():
             self._gateway.detach(play.interface)
             self._gateway.detach(play.random)
 
     def stop(self) -> None:
-        """End the process, whatever it is at. May be called more than once, and from any thread."""
+        """End the process, whatever it is doing. May be called more than once, and from any thread."""
         self._dead = self._dead or "the Java virtual machine was ended"
         self._process.kill()
         self._process.wait(_CLOSING_S)
@@ -176,7 +176,7 @@ class Jvm:
             except Py4JJavaError as error:
                 raise EngineFault(f"ScienceWorld failed: {str(error.java_exception)[:500]}") from None
             except (Py4JError, OSError) as error:
-                # Dead, out of memory, or silent for too long: then what it is at must not go on.
+                # Dead, out of memory, or silent for too long: the call in progress must not go on.
                 self._process.kill()
                 self._dead = f"the Java virtual machine did not answer: {error}"
                 raise EngineLost(self._dead) from None
@@ -197,21 +197,21 @@ class Jvm:
         self._generator.setAccessible(True)
 
     def _module(self, name: str) -> Any:
-        """The one instance of a Scala `object`."""
+        """Return the one instance of a Scala `object`."""
         return self._gateway.jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
     def _load(self, task: SciTask, *, gold: bool) -> Any:
-        """Put a variation into the maker, with a random generator of its own: that is the result."""
+        """Load a variation into the maker, with a new random generator; return the generator."""
         random = self._gateway.jvm.java.util.Random()
         self._generator.set(self._random_module, random)
-        # Also resets the ids and seeds the generator by the variation.
+        # `load` also resets the ids and seeds the generator by the variation.
         if fault := self._maker.load(task.task, task.variation, task.simplifications, gold):
             raise EngineFault(f"ScienceWorld refuses {task.task_id}: {str(fault)[:500]}")
         self._simplifications = task.simplifications
         return random
 
     def _loaded(self) -> Any:
-        """What plays the variation that was loaded last."""
+        """Return the interface that plays the variation loaded last."""
         option = self._maker.agentInterface()
         interface = option.get()
         self._gateway.detach(option)
@@ -244,7 +244,7 @@ class Jvm:
         return play.last
 
     def _told(self, play: Play, word: str) -> str | None:
-        """The answers to upstream's three words that are no actions."""
+        """Return the answer to a word, if it is one of upstream's three that are no actions."""
         if word == "task":
             return f"Task description:\n{play.description}"
         if word == "help":
@@ -263,9 +263,9 @@ _NOTHING: Final = Answer("", 0, completed=False, moves=0)
 
 
 def _launch(jar: Path, options: SciWorldOptions) -> tuple["subprocess.Popen[bytes]", int, str]:
-    """Start Java on a free port of the loopback interface: the process, the port and the token that calls must bear.
+    """Start Java on a free loopback port; return the process, the port and the token that calls must carry.
 
-    The gateway ends when its standard input does: with this process, however that ends.
+    The gateway ends when its standard input does: together with this process, however this process ends.
     """
     java = shutil.which("java")
     if java is None:
@@ -316,7 +316,7 @@ def _launch(jar: Path, options: SciWorldOptions) -> tuple["subprocess.Popen[byte
 
 
 def _first_lines(process: "subprocess.Popen[bytes]", timeout_s: float) -> tuple[str, str]:
-    """Port and token, as the gateway prints them. Raises `ValueError` when they do not come."""
+    """Return the port and the token that the gateway prints. Raises `ValueError` if they do not come."""
     if process.stdout is None:
         raise ValueError("no standard output")
     descriptor = process.stdout.fileno()

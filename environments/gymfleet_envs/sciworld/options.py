@@ -1,4 +1,4 @@
-"""What an operator can set."""
+"""Settings of ScienceWorld."""
 
 from pathlib import Path
 from typing import Literal
@@ -17,26 +17,26 @@ class SciWorldOptions(Options):
     """
 
     tasks: Literal["levels", "published"] = "levels"
-    """`levels`: by difficulty, what can be solved in 100 moves. `published`: all 7,207 variations, by task."""
+    """`levels`: by difficulty, the variations solvable in 100 moves. `published`: all 7,207 variations, by task."""
     simplifications: str = ""
-    """ScienceWorld's, for task ids that name none: `easy`, or some of its five, separated by commas."""
+    """ScienceWorld's simplifications, for task ids that name none: `easy`, or some of the five, separated by commas."""
     agentgym_numbering: Literal["current", "recorded"] = "current"
-    """What a bare number means as a task id: that of AgentGym's server with 1.2.3, or that of its recorded episodes."""
+    """Numbering of a bare number as a task id: that of AgentGym's server with 1.2.3, or of its recorded episodes."""
     jar: Path | None = None
-    """Another copy of ScienceWorld 1.2.3's jar than the one in the wheel."""
+    """A copy of ScienceWorld 1.2.3's jar to use instead of the one in the wheel."""
     heap_mb: int = Field(default=768, ge=256, le=65536)
-    """The most that the objects of one Java virtual machine may take; one that needs more ends."""
+    """Memory limit for the objects of one Java virtual machine; a machine that needs more ends."""
     sessions_per_jvm: PositiveInt = 128
-    """Open episodes in one virtual machine; more start another one."""
+    """Limit on open episodes in one virtual machine; more episodes start another machine."""
     episodes_per_jvm: PositiveInt = 2000
     recycle_rss_mb: int = Field(default=1024, ge=64)
-    """Resident memory. A fresh machine has some 100 to 250 MB."""
+    """Limit on a machine's resident memory. A fresh machine has some 100 to 250 MB."""
     call_timeout_s: PositiveFloat = 25.0
-    """A virtual machine that does not answer a call for so long is killed. Below the runtime's limit of a step."""
+    """A virtual machine that does not answer a call within this time, below the runtime's step limit, is killed."""
     start_timeout_s: PositiveFloat = 25.0
 
     @field_validator("simplifications")
     @classmethod
     def known(cls, value: str) -> str:
-        """In one order, so that equal sets are equal."""
+        """Put the simplifications in one order, so that equal sets are equal."""
         return simplified(value)

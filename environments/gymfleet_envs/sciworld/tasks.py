@@ -1,4 +1,4 @@
-"""Which variations there are, how upstream splits them, and the levels made of them."""
+"""The variations, upstream's splits of them, and the levels made of them."""
 
 import json
 import re
@@ -54,7 +54,7 @@ SIMPLIFICATIONS: Final = (
     "teleportAction",
 )
 EASY: Final = "easy"
-"""All simplifications at once. The engine keeps the electrical actions of electrical tasks all the same."""
+"""All simplifications at once. The engine nevertheless keeps the electrical actions of electrical tasks."""
 _ELECTRICAL: Final = ("power-component", "conductivity")
 _LIFESPANS: Final = (
     "lifespan-longest-lived",
@@ -86,7 +86,7 @@ LEVELS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }  # fmt: skip
 """By level, easiest first: the tasks and the simplification under which they are played."""
 PUBLISHED: Final = "published"
-"""The level of what the levels above leave out, as for the benchmark as a whole."""
+"""The level of the variations that the levels above leave out, named as for the benchmark as a whole."""
 ALL: Final = "all"
 _NOT_IN_AGENTGYM: Final = frozenset(
     {
@@ -116,7 +116,7 @@ _MAX_NAMED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SciTask:
-    """A task of ScienceWorld's, its variation and the simplifications under which it is played."""
+    """A ScienceWorld task, its variation and the simplifications under which it is played."""
 
     task: str
     variation: int
@@ -130,7 +130,7 @@ class SciTask:
 
 
 def simplified(text: str) -> str:
-    """A list of simplifications in its one spelling. Raises `ValueError`."""
+    """Return a list of simplifications in its only spelling. Raises `ValueError`."""
     names = sorted({name.strip() for name in text.split(",")} - {""})
     if names == [EASY]:
         return EASY
@@ -140,7 +140,7 @@ def simplified(text: str) -> str:
 
 
 def variations(task: str, split: Split) -> range:
-    """Upstream's split: two quarters, one quarter, and the rest."""
+    """Return the variations in upstream's split: two quarters, one quarter, and the rest."""
     count = VARIATIONS[task]
     quarter = count // 4
     bounds = {"train": (0, 2 * quarter), "validation": (2 * quarter, 3 * quarter), "test": (3 * quarter, count)}
@@ -148,31 +148,31 @@ def variations(task: str, split: Split) -> range:
 
 
 def split_of(task: str, variation: int) -> Split:
-    """Where upstream puts a variation."""
+    """Return the split into which upstream puts a variation."""
     return next(split for split in SPLITS if variation in variations(task, split))
 
 
 def agentgym_games(*, recorded: bool) -> list[tuple[str, int]]:
-    """Task and variation by AgentGym's number, its `data_idx`.
+    """Return task and variation by AgentGym's number, its `data_idx`.
 
     AgentGym's server counts the variations of all tasks but seven: 4,639 games with
-    ScienceWorld 1.2.3. Its published episodes were recorded with a version in which
-    the 300 of `measure-melting-point-unknown-substance` did not count: 4,339 games.
+    ScienceWorld 1.2.3. Its published episodes were recorded with a version that did not
+    count the 300 of `measure-melting-point-unknown-substance`: 4,339 games.
     """
     left_out = _NOT_IN_AGENTGYM | (_NOT_RECORDED if recorded else frozenset())
     return [(task, index) for task, count in VARIATIONS.items() if task not in left_out for index in range(count)]
 
 
 class SciTasks:
-    """The variations, by level and split. Other ones than those of the levels can still be asked for by id.
+    """The variations, by level and split. Variations outside the levels can still be requested by id.
 
     Args:
-        name: the benchmark's.
-        levels: of each level and split, the tasks.
-        simplifications: of ids that name none.
+        name: the benchmark's name.
+        levels: the tasks of each level and split.
+        simplifications: simplifications for ids that name none.
         games: task and variation by AgentGym's number.
         home: the level that a task found by its id belongs to.
-        left_out: items of the lists that are not offered where they stand, each with its reason.
+        left_out: items that their lists contain but that are not offered there, each with the reason.
     """
 
     def __init__(
@@ -194,25 +194,25 @@ class SciTasks:
         self._simplifications = simplifications
         self._games = games
         self._home = home
-        # A task may stand in several lists: what is found by its id is the first one.
+        # A task may be in several lists: its id finds the first one.
         listed = chain.from_iterable(chain.from_iterable(level.values()) for level in levels.values())
         self._listed: dict[str, Task[SciTask]] = {}
         for task in listed:
             self._listed.setdefault(task.task_id, task)
 
     def count(self, split: Split, level: str) -> int:
-        """Number of tasks."""
+        """Return the number of tasks."""
         return len(self._table(split, level))
 
     def by_index(self, split: Split, level: str, index: int) -> Task[SciTask]:
-        """In the order of the list."""
+        """Return a task by its place in the list."""
         table = self._table(split, level)
         if not 0 <= index < len(table):
             raise UnknownTask(f"sciworld has {len(table)} {split} tasks in {level}; index {index} is outside")
         return table[index]
 
     def by_id(self, task_id: str) -> Task[SciTask]:
-        """By `task/variation`, `task/variation/simplifications`, or AgentGym's number."""
+        """Return a task by `task/variation`, `task/variation/simplifications`, or AgentGym's number."""
         if listed := self._listed.get(task_id):
             return listed
         if _ITEM.fullmatch(task_id):
@@ -248,7 +248,7 @@ class SciTasks:
 
 
 def level_tasks(*, simplifications: str, recorded: bool) -> SciTasks:
-    """By difficulty: what the engine's own solution solves within 100 moves."""
+    """Return, by difficulty, the variations that the engine's own solution solves within 100 moves."""
     return SciTasks(
         "scienceworld",
         {
@@ -263,7 +263,7 @@ def level_tasks(*, simplifications: str, recorded: bool) -> SciTasks:
 
 
 def published_tasks(*, simplifications: str, recorded: bool) -> SciTasks:
-    """The benchmark as a whole: the level `all` in upstream's order, and one more level for each task."""
+    """Return the benchmark as a whole: the level `all` in upstream's order, and one more level for each task."""
     table: dict[str, dict[Split, list[Task[SciTask]]]] = {ALL: {split: [] for split in SPLITS}}
     for name in VARIATIONS:
         table[name] = {}
@@ -278,10 +278,10 @@ def published_tasks(*, simplifications: str, recorded: bool) -> SciTasks:
 
 
 def agentgym_tasks(data: Path, *, simplifications: str, recorded: bool) -> SciTasks:
-    """AgentGym's lists of items: `*.json` files of `data`, each with a split's name in its own.
+    """Return AgentGym's lists of items: `*.json` files of `data`, each with a split in its name.
 
-    Each is a list of `{"item_id": "sciworld_1571", ...}` or of bare ids. What is in two lists is left out of that for
-    training, as AgentGym's published lists share items. Raises `TaskDataError`.
+    Each is a list of `{"item_id": "sciworld_1571", ...}` or of bare ids. An item in two lists is left out of the one
+    for training, because AgentGym's published lists share items. Raises `TaskDataError`.
     """
     level = "agentgym"
     games = agentgym_games(recorded=recorded)
@@ -307,9 +307,9 @@ def agentgym_tasks(data: Path, *, simplifications: str, recorded: bool) -> SciTa
 
 
 def _listed_numbers(data: Path, num_games: int) -> tuple[dict[Split, list[int]], list[str]]:
-    """Return each split's numbers in the order of its files, and what was left out of which file, and why.
+    """Return each split's numbers in the order of its files, and the numbers left out of each file, with the reason.
 
-    A number in the lists of two splits stays in the one that is held out further.
+    A number in the lists of two splits stays in the split that is held out further.
     """
     found: dict[Split, dict[int, None]] = {split: {} for split in SPLITS}
     left_out: list[str] = []
@@ -370,12 +370,12 @@ def _level_of(data: SciTask, default: str) -> str:
 
 
 def _playable(task: str, simplifications: str) -> bool:
-    """Upstream refuses electrical tasks without electrical actions."""
+    """Return whether a task can be played: upstream refuses electrical tasks without electrical actions."""
     return "noElectricalAction" not in simplifications or not any(word in task for word in _ELECTRICAL)
 
 
 def _in_turns(names: Sequence[str], split: Split, level: str, kind: str, default: str) -> list[Task[SciTask]]:
-    """The variations of several tasks, one of each in turn, so that any stretch of the list holds all."""
+    """Return the variations of several tasks, one of each in turn, so that any stretch of the list holds all tasks."""
     lists = [[index for index in variations(name, split) if (name, index) not in TOO_LONG] for name in names]
     found = []
     for place in range(max(map(len, lists))):

@@ -13,14 +13,14 @@ _LETTERS: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a cell holds; `shown_as` is a spreadsheet's number format, such as `#,##0.00`."""
+    """The content of a cell; `shown_as` is a spreadsheet's number format, such as `#,##0.00`."""
 
     value: Value = None
     shown_as: str = _GENERAL
 
     @property
     def text(self) -> str:
-        """What one sees of it."""
+        """The text that the cell shows."""
         if self.value is None:
             return ""
         if isinstance(self.value, bool):
@@ -44,7 +44,7 @@ def _number(value: float, shown_as: str) -> str:
 
 
 def entered(value: Any) -> Value:
-    """Return a value as the tools take it: what looks like a number is one."""
+    """Return a value as the tools take it: text that looks like a number becomes one."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

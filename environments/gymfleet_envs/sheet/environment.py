@@ -20,11 +20,11 @@ _TOOLBOX: Final = read_toolbox(Path(__file__).with_name("tools.txt"), optional=_
 
 
 class SheetOptions(Options):
-    """How the end of a task is compared."""
+    """How to compare the final table of a task."""
 
     reward_rule: Rule | Literal["auto"] = "auto"
     """`agentgym`: the best share of equal cells that was reached, as published. `exact`: 1 if the sheet is as it should
-    be and no other has changed. `auto`: `agentgym` for published tasks, `exact` for generated ones."""
+    be and no other sheet has changed. `auto`: `agentgym` for published tasks, `exact` for generated ones."""
 
 
 class SheetEnvironment(ToolEnvironment[SheetTask]):
@@ -45,30 +45,30 @@ class SheetEnvironment(ToolEnvironment[SheetTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[SheetTask]:
-        """Generated tables, or AgentGym's tasks over the workbook that they start from."""
+        """Generated tables, or AgentGym's tasks and the workbook from which they start."""
         if data is None:
             return generated_tasks(cls.reward_rule(generated=True))
         return published_tasks(data, cls.reward_rule(generated=False))
 
     @classmethod
     def reward_rule(cls, *, generated: bool) -> Rule:
-        """Return how the end is compared."""
+        """Return the rule by which the final table is compared."""
         given = cls.options.reward_rule
         return given if given != "auto" else "exact" if generated else "agentgym"
 
     @classmethod
     def spec(cls, tasks: TaskSource[SheetTask]) -> EnvironmentSpec:
-        """Name the reward rule beside what every environment says."""
+        """Return the environment's description, with the reward rule added."""
         rule = cls.reward_rule(generated=tasks.name == "generated")
         return super().spec(tasks).model_copy(update={"reward_rule": rule})
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """Turn the workbook into JSON, which is read without a spreadsheet library."""
+        """Convert the workbook to JSON, which can be read without a spreadsheet library."""
         import_workbook(source, target)
 
     def step(self, action: str) -> Outcome:
-        """Call one tool; by AgentGym's rule the best that was reached counts."""
+        """Call one tool; by AgentGym's rule the best score that was reached counts."""
         over = self._over
         outcome = super().step(action)
         if over or self._task.rule != "agentgym" or self._workbook.opened is None:
@@ -79,7 +79,7 @@ class SheetEnvironment(ToolEnvironment[SheetTask]):
                        action_valid=outcome.action_valid)  # fmt: skip
 
     def state_key(self) -> str:
-        """The workbook, beside what every tool environment has."""
+        """The state of every tool environment, and the workbook."""
         return f"{super().state_key()}\n{self._workbook!r}"
 
     def _begin(self) -> None:

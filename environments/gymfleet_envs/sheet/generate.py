@@ -1,6 +1,6 @@
 """Generated tasks of sheet: tables, a goal about one of them, and the calls that reach it.
 
-What the table should show at the end is what the plan's calls make of it, with the tools' own code.
+The gold table is the result of the plan's calls, computed with the tools' own code.
 """
 
 import json

@@ -28,7 +28,7 @@ _MOST_CHANGES: Final = 4
 
 
 class Draft:
-    """A task in the making. `call` makes a call and puts it into the plan."""
+    """A task in the making. `call` makes a call and adds it to the plan."""
 
     def __init__(self, rng: random.Random, workbook: Workbook, name: str) -> None:
         self.rng = rng
@@ -38,7 +38,7 @@ class Draft:
         self.moves: list[Move] = []
 
     def begin_with(self, sheet: Sheet) -> None:
-        """Let the task start from another table of that name."""
+        """Let the task start from another table of the same name."""
         sheets = tuple(sheet if one.name == sheet.name else one for one in self.workbook.sheets)
         self.start = self.workbook = Workbook(sheets)
 
@@ -82,7 +82,7 @@ class Draft:
         self.call("These rows are to go.", "delete_batch_data", dimension="row", index_list=numbers)
 
     def sort(self, column: int, order: str) -> None:
-        """Put the rows in order, below the header."""
+        """Sort the rows below the header."""
         self.call("The header must stay where it is.", "freeze_data", dimension="rows", num=1)
         self.call("I sort the rows.", "sort_sheet_by_col", col_num=column + 1, order=order)
 
@@ -120,7 +120,7 @@ def add_one(draft: Draft) -> None:
 
 
 def sort_by(draft: Draft) -> None:
-    """Sort by a column, in the order in which the table is not yet."""
+    """Sort by a column, in an order that the table does not have yet."""
     column, order = draft.rng.choice(_SORTABLE), draft.rng.choice(("asc", "des"))
     if draft.sheet.ordered(column, descending=order == "des").rows == draft.sheet.rows:
         order = "asc" if order == "des" else "des"
@@ -152,7 +152,7 @@ def change_some(draft: Draft) -> None:
 
 
 def read_notes(draft: Draft) -> None:
-    """Write what notes on cells say."""
+    """Write values that notes on cells give."""
     changes = {product: draft.rng.choice(LOCATIONS) for product in draft.some(2)}
     sheet = draft.sheet
     for product, place in changes.items():
@@ -172,7 +172,7 @@ def read_notes(draft: Draft) -> None:
 
 
 def fill_profit(draft: Draft) -> None:
-    """Fill a column by formulas, and sort by it."""
+    """Fill a column with formulas, and sort by it."""
     few = draft.some(5)
     sheet = draft.sheet
     rows = [row for i, row in enumerate(sheet.rows) if i == 0 or sheet.text(i, PRODUCT) in few]
@@ -200,7 +200,7 @@ def change_and_sort(draft: Draft) -> None:
 
 
 def keep_and_sort(draft: Draft) -> None:
-    """Delete what costs less than a limit, and sort the rest."""
+    """Delete products that cost less than a limit, and sort the rest."""
     prices = sorted(float(row[PRICE]) for row in draft.sheet.shown()[1:])
     limit = prices[len(prices) // 3 + 1] if len(prices) > 3 else prices[-1]
     draft.goal = (

@@ -1,4 +1,4 @@
-"""AgentGym's tasks of sheet, over the workbook that they start from: `sheet.jsonl` and `start/sheet.xlsx`.
+"""AgentGym's tasks of sheet, and the workbook from which they start: `sheet.jsonl` and `start/sheet.xlsx`.
 
 The workbook also holds the solutions, in sheets called `Answer1` and so on; these are left out.
 """
@@ -37,7 +37,7 @@ def published_tasks(data: Path, rule: Rule) -> PublishedTasks[SheetTask]:
 
 
 def import_workbook(source: Path, target: Path) -> None:
-    """Copy the tasks, and put the workbook beside them as JSON. Raises `TaskDataError`."""
+    """Copy the tasks, and write the workbook as JSON next to them. Raises `TaskDataError`."""
     published_tasks(source, "agentgym")
     shutil.copy(source / "sheet.jsonl", target)
     rows = [_saved(sheet) for sheet in _read_workbook(source).sheets]
@@ -61,7 +61,7 @@ def _task(read: Published, workbook: Workbook, rule: Rule, data: Path) -> SheetT
 
 
 def _rewriting(name: str, table: list[list[str]], workbook: Workbook) -> tuple[Move, ...]:
-    """Return calls that write the gold table, after surplus rows and columns are gone: its first row first."""
+    """Return calls that delete surplus rows and columns and write the gold table, its first row first."""
     sheet = workbook.sheet(name)
     rows, columns = sheet.size if sheet else (0, 0)
     moves = [_opening(name)]
@@ -80,7 +80,7 @@ def _written(first: int, last: int, table: list[list[str]]) -> Move:
 
 
 def _reference(name: str, subgoals: Any) -> tuple[Move, ...]:
-    """Return the calls of the published "Reference Action Path", in which values may be written as texts."""
+    """Return the calls of the published "Reference Action Path", whose values may be written as texts."""
     moves = [_opening(name)]
     for tool, written in _CALL.findall(str(subgoals)):
         try:
@@ -107,7 +107,7 @@ def _ending() -> Move:
 
 
 def _worth(plan: tuple[Move, ...], workbook: Workbook, name: str, table: list[list[str]]) -> tuple[float, float]:
-    """Return whether the sheet ends as it should with a plan, and AgentGym's score of it."""
+    """Return whether a plan leaves the sheet as it should be, and AgentGym's score of the plan."""
     shown, best = [[""]], 0.0
     try:
         for move in plan[:-1]:

@@ -1,4 +1,4 @@
-"""Compare a sheet with what it should be."""
+"""Compare a sheet with the gold table."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -8,9 +8,9 @@ Texts: TypeAlias = Sequence[Sequence[str]]
 
 
 def match(shown: Texts, gold: Texts) -> float:
-    """Return AgentGym's score: of the cells that both have, the share that is equal.
+    """Return AgentGym's score: the share of equal cells among those that both tables have.
 
-    What one of them has beyond the other does not count, so that a table with its rows deleted scores well.
+    Cells that only one of them has do not count, so that a table with its rows deleted scores well.
     """
     rows = min(len(shown), len(gold))
     columns = min(len(shown[0]) if shown else 0, len(gold[0]) if gold else 0)

@@ -1,4 +1,4 @@
-"""Draw the tables of a generated workbook: what a shop has in stock."""
+"""Draw the tables of a generated workbook: the stock of a shop."""
 
 import random
 from typing import Final
@@ -30,7 +30,7 @@ def draw_sheets(rng: random.Random) -> tuple[Sheet, ...]:
 
 
 def _sheet(rng: random.Random, name: str) -> Sheet:
-    """Return a table in which no two rows have one price, quantity or rating, so that each order is the only one."""
+    """Return a table in which no two rows share a price, quantity or rating, so that every sort order is unique."""
     chosen = [(product, kind) for kind in rng.sample(sorted(CATEGORIES), 3)
               for product in rng.sample(CATEGORIES[kind], rng.randint(1, 3))]  # fmt: skip
     rng.shuffle(chosen)

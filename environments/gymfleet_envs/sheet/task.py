@@ -10,7 +10,7 @@ from gymfleet_envs.sheet.tools import Workbook
 
 @dataclass(frozen=True, slots=True)
 class SheetTask:
-    """A workbook, a goal about one of its sheets, and what that sheet should show at the end."""
+    """A workbook, a goal about one of its sheets, and the table that this sheet should show at the end."""
 
     goal: str
     workbook: Workbook

@@ -1,4 +1,4 @@
-"""AgentGym's sheet tools over a workbook. Refusals are worded as its server words gspread's and its own."""
+"""AgentGym's sheet tools on a workbook. Refusals have its server's words, for gspread's errors and its own."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _DELETES: Final = "Wrong dimension, please choose from row/col"
 _ORDERS: Final = "Either 'asc' or 'des' should be specified as sort order."
 _MAX_PATTERN: Final = 400
 _SEARCH_S: Final = 0.05
-"""How long a pattern may take on one cell: some never end."""
+"""Time limit of a pattern on one cell: some patterns never end."""
 _MAX_CELLS: Final = 24_000
 _MAX_FREEZE: Final = 100
 
@@ -42,7 +42,7 @@ class Workbook:
         return next((sheet for sheet in self.sheets if sheet.name == name), None)
 
     def use(self, tool: str, arguments: Any) -> tuple["Workbook", Any]:
-        """Return the workbook after a call, and what the call returns. Raises `Refused` and `Faulty`."""
+        """Return the workbook after a call, and the call's result. Raises `Refused` and `Faulty`."""
         if tool == "open_sheet":
             name = taken(arguments, "name")
             if not isinstance(name, str) or self.sheet(name) is None:
@@ -70,7 +70,7 @@ def _changed(sheet: Sheet) -> _Answer:
 
 
 def _whole(value: Any) -> int:
-    """Return a row's or column's number, or how many. Raises ValueError."""
+    """Return the number of a row or column, or a count of them. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{str(value)[:40]!r} is no number")
     number = float(value)
@@ -199,9 +199,9 @@ def _update_by_formula(sheet: Sheet, arguments: Any) -> _Answer:
 
 
 def _calculated(sheet: Sheet, arguments: Any) -> Cell:
-    """Return the result of a formula, which stays as it is when its cells change later. Raises ValueError.
+    """Return the result of a formula, which stays the same when its cells change later. Raises ValueError.
 
-    As in Google's sheets, a sum, a mean or an extreme looks like the first of its cells.
+    As in Google's sheets, a sum, a mean or an extreme is shown in the format of its first cell.
     """
     operator = taken(arguments, "operator")
     if operator not in _OPERATORS:
@@ -265,7 +265,7 @@ def _optional(arguments: Any, name: str) -> int | None:
 
 
 def _delete_sheet(sheet: Sheet, arguments: Any) -> _Answer:
-    """Refuse, as upstream always does: it gives gspread a name where that wants a worksheet."""
+    """Refuse, as upstream always does: it gives gspread a name where gspread expects a worksheet."""
     taken(arguments, "name")
     del sheet
     raise Refused("AttributeError(\"'str' object has no attribute 'id'\")")

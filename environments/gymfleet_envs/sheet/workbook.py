@@ -15,12 +15,12 @@ _ORDER: Final = {float: 0, str: 1, bool: 2}
 
 
 class TooLarge(ValueError):
-    """The sheet would have more rows or columns than are held."""
+    """The sheet would have more rows or columns than a sheet may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table. `rows` may be of different lengths: what is not there is empty."""
+    """One table. `rows` may have different lengths: missing cells are empty."""
 
     name: str
     rows: Rows
@@ -30,13 +30,13 @@ class Sheet:
     frozen_rows: int = 0
 
     def cell(self, row: int, column: int) -> Cell:
-        """Return a cell; one that is outside is empty."""
+        """Return a cell; a cell outside of the table is empty."""
         if 0 <= row < len(self.rows) and 0 <= column < len(self.rows[row]):
             return self.rows[row][column]
         return EMPTY
 
     def text(self, row: int, column: int) -> str:
-        """Return what one sees in a cell: in a merged area, what its first cell holds."""
+        """Return the text that a cell shows: in a merged area, the text of the area's first cell."""
         for top, left, bottom, right in self.merged:
             if top <= row <= bottom and left <= column <= right:
                 return self.cell(top, left).text
@@ -49,7 +49,7 @@ class Sheet:
         return max((i + 1 for i, _ in filled), default=0), max((j + 1 for _, j in filled), default=0)
 
     def shown(self) -> list[list[str]]:
-        """Return all texts, as many as `size` says."""
+        """Return all texts of the area that `size` gives."""
         height, width = self.size
         return self.area((0, 0, height - 1, width - 1))
 
@@ -79,7 +79,7 @@ class Sheet:
         return replace(self, rows=tuple(map(tuple, rows)))
 
     def with_format(self, row: int, column: int, shown_as: str) -> "Sheet":
-        """Return the sheet with another number format of a cell that there is."""
+        """Return the sheet with another number format of an existing cell."""
         cells = list(self.rows[row])
         cells[column] = replace(cells[column], shown_as=shown_as)
         return replace(self, rows=(*self.rows[:row], tuple(cells), *self.rows[row + 1 :]))
@@ -128,7 +128,7 @@ class Sheet:
         return replace(self, rows=tuple(rows), notes=notes, merged=merged)
 
     def with_merged(self, area: Area) -> "Sheet":
-        """Return the sheet with an area as one cell, which holds what its first cell held."""
+        """Return the sheet with an area merged into one cell, which keeps the content of its first cell."""
         top, left, bottom, right = area
         inner = [(i, j) for i in range(top, bottom + 1) for j in range(left, right + 1) if (i, j) != (top, left)]
         emptied = self.with_values((i, j, None) for i, j in inner if self.cell(i, j) != EMPTY)
@@ -136,10 +136,10 @@ class Sheet:
         return replace(emptied, merged=(*apart, area))
 
     def ordered(self, column: int, *, descending: bool) -> "Sheet":
-        """Return the sheet with its rows in the order of a column, below those that are frozen.
+        """Return the sheet with its rows, below the frozen ones, sorted by a column.
 
-        Numbers come before texts, and texts before truth values; in descending order the other way round. What is
-        empty comes last. Rows that are equal stay as they are; notes move with their rows.
+        Numbers come before texts, and texts before truth values; in descending order the other way round. Empty cells
+        come last. Equal rows keep their order; notes move with their rows.
         """
         height, _ = self.size
         begin = min(self.frozen_rows, height)
@@ -178,5 +178,5 @@ def _shrunk(area: Area, axis: int, at: int) -> Area:
 
 
 def _areas(areas: Iterable[Area]) -> tuple[Area, ...]:
-    """Return those that still are more than one cell."""
+    """Return the areas that still have more than one cell."""
     return tuple(area for area in areas if area[2] >= area[0] and area[3] >= area[1] and area[:2] != area[2:])

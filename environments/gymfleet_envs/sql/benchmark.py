@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 class _Question(BaseModel):
-    """An entry of Spider's (`query`) or BIRD's (`SQL`) question files; the rest is of no use to us."""
+    """An entry of Spider's (`query`) or BIRD's (`SQL`) question files; other fields are not used."""
 
     model_config = ConfigDict(frozen=True)
     db_id: str
@@ -56,7 +56,7 @@ _SCHEMAS: Final = TypeAdapter(list[_Tables])
 
 
 def benchmark_tasks(data: Path, options: SqlOptions) -> ListedTasks[SqlTask]:
-    """Every question whose gold query can be prepared; the others are counted in the log.
+    """Return every question whose gold query can be prepared; the log counts the others.
 
     Ids are the file's name without its ending, a dot, and the question's place from 0. Raises `TaskDataError`.
     """
@@ -74,7 +74,7 @@ def benchmark_tasks(data: Path, options: SqlOptions) -> ListedTasks[SqlTask]:
 
 
 class _Benchmark:
-    """What the files of one directory come to."""
+    """The tasks of the files in one directory."""
 
     def __init__(self, options: SqlOptions) -> None:
         self._options = options
@@ -130,7 +130,7 @@ class _Benchmark:
 
 
 def check_databases(data: Path) -> None:
-    """Look through every page of every database. Raises `TaskDataError`."""
+    """Check every page of every database. Raises `TaskDataError`."""
     for path in sorted(data.rglob("*.sqlite")):
         try:
             with closing(_plain(path)) as connection:

@@ -1,4 +1,4 @@
-"""Queries on read-only databases: connections, and the rows that gold queries give."""
+"""Queries on read-only databases: connections, and the rows that gold queries return."""
 
 import sqlite3
 import threading
@@ -28,7 +28,7 @@ _MAX_KEPT_ROWS: Final = 1_000_000
 
 
 def connect(task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> GuardedConnection:
-    """The task's database, of which nothing can be changed. Raises `StatementFailed` when it cannot be opened."""
+    """Open the task's database, in which nothing can be changed. Raises `StatementFailed` if it cannot be opened."""
     limits = StatementLimits(
         time_s=options.query_time_s,
         steps=None,
@@ -45,7 +45,7 @@ def connect(task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> Gua
 
 
 def query(connection: GuardedConnection, sql: str, options: SqlOptions) -> list[tuple[Any, ...]]:
-    """All rows. Raises `UnfitStatement`, and `StatementFailed`, also when there are more than may be."""
+    """Return all rows. Raises `UnfitStatement`, and `StatementFailed`, also if there are too many rows."""
     one_statement(tokens(sql), _VERBS)
     rows, more = connection.run(sql, max_rows=options.max_rows, max_bytes=options.max_result_bytes)
     if more:
@@ -54,7 +54,7 @@ def query(connection: GuardedConnection, sql: str, options: SqlOptions) -> list[
 
 
 def can_run(connection: GuardedConnection, sql: str) -> bool:
-    """Whether a query can be prepared, within what is allowed; it is not executed."""
+    """Return whether a query is allowed and can be prepared; it is not executed."""
     try:
         one_statement(tokens(sql), _VERBS)
         connection.run(f"EXPLAIN {sql}", max_rows=1, max_bytes=1)
@@ -64,9 +64,9 @@ def can_run(connection: GuardedConnection, sql: str) -> bool:
 
 
 class Databases:
-    """Open databases for episodes to come, and what gold queries give. Safe for several threads.
+    """Open databases for future episodes, and the rows of gold queries. Safe for several threads.
 
-    A connection serves one episode at a time; nothing of an episode stays in it, because nothing can be changed.
+    A connection serves one episode at a time; it keeps nothing of an episode, because nothing can be changed.
     """
 
     def __init__(self, max_idle: int = 64) -> None:
@@ -78,7 +78,7 @@ class Databases:
 
     @contextmanager
     def connection(self, task: SqlTask, options: SqlOptions, *, bounded: bool = False) -> Iterator[GuardedConnection]:
-        """The task's database, for a query that is `bounded` or not. Raises what `connect` does."""
+        """Provide the task's database, for a query that is `bounded` or not. Raises the same errors as `connect`."""
         key = (_key(task), options, bounded)
         with self._lock:
             found = self._idle.pop(key, None)
@@ -97,7 +97,7 @@ class Databases:
             each.close()
 
     def gold(self, task: SqlTask, connection: GuardedConnection, options: SqlOptions) -> Rows:
-        """What the task's gold query gives, worked out when it is asked for first. Raises what `query` does."""
+        """Return the rows of the task's gold query, computed on first request. Raises the same errors as `query`."""
         key = (_key(task), task.gold_sql)
         with self._lock:
             if (known := self._gold.get(key)) is not None:

@@ -61,24 +61,24 @@ class Sql(Environment[SqlTask]):
 
     @classmethod
     def import_data(cls, source: Path, target: Path) -> None:
-        """A copy, in which every database was looked through."""
+        """Copy the files, and check every database of the copy."""
         super().import_data(source, target)
         check_databases(target)
 
     def reset(self, task: SqlTask, seed: int) -> str:
-        """The database in words, and the question. The task says it all; the seed changes nothing."""
+        """Describe the database and ask the question. All depends on the task alone; the seed changes nothing."""
         del seed
         self._task = task
         return task.prompt
 
     def step(self, action: str) -> Outcome:
-        """Execute the query; whatever it gives, the episode is over."""
+        """Execute the query; whatever its result, the episode is over."""
         if self._over:
             return Outcome("The task is over.", score=self._score, terminated=True, action_valid=False)
         self._over = True
         sql = read_query(action)
         with self._databases.connection(self._task, self.options) as connection:
-            # First, for a gold query that fails is a fault of ours and no wrong answer.
+            # The gold query comes first: if it fails, that is the environment's fault and no wrong answer.
             gold = self._databases.gold(self._task, connection, self.options)
             if not may_grow(sql):
                 return self._judged(connection, sql, gold)
@@ -113,7 +113,7 @@ class Sql(Environment[SqlTask]):
 
 
 def read_query(action: str) -> str:
-    """The bare statement, or that of the last block, as AgentGym's client reads it."""
+    """Return the bare statement, or that of the last code block, as AgentGym's client reads it."""
     blocks = _BLOCK.findall(action)
     return str(blocks[-1] if blocks else action.strip().removeprefix("Action:")).strip()
 

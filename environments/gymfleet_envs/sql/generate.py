@@ -21,7 +21,7 @@ _COLORS: Final = ("blue", "gold", "green", "orange", "purple", "red", "silver", 
 
 @dataclass(frozen=True, slots=True)
 class _Theme:
-    """What the tables are called: groups have members, members have events with a number in a year."""
+    """The names of the tables: groups have members, members have events with a number in a year."""
 
     name: str
     group: str
@@ -79,7 +79,7 @@ def _world(rng: random.Random, level: str) -> _World:
 
 
 def _tables(world: _World, level: str) -> list[tuple[str, list[str], str, list[tuple[Value, ...]]]]:
-    """Name, columns, constraints and rows of the tables of a level."""
+    """Return name, columns, constraints and rows of the tables of a level."""
     theme = world.theme
     key, member_key = f"{theme.group}_id", f"{theme.member}_id"
     group = (theme.group, [key, "name", "color"], "", world.groups)
@@ -198,7 +198,7 @@ _QUESTIONS: Final[dict[str, tuple[Callable[[_World], _Question], ...]]] = {
 
 
 def _generate(rng: random.Random, level: str) -> SqlTask:
-    """Draw until the answer takes the question's condition to find."""
+    """Draw until the answer cannot be found without the question's condition."""
     while True:
         world = _world(rng, level)
         question = rng.choice(_QUESTIONS[level])(world)
@@ -215,7 +215,7 @@ def _answer(task: SqlTask) -> set[tuple[Value, ...]]:
 
 
 def _is_free(answer: set[tuple[Value, ...]], world: _World) -> bool:
-    """Whether a query that says nothing of the question gives the answer: no row, NULL, or all the names there are."""
+    """Return whether a query that ignores the question gives the answer: no row, NULL, or all the names there are."""
     all_names = [{(row[1],) for row in rows} for rows in (world.groups, world.members)]
     return not answer or any(None in row for row in answer) or answer in all_names
 

@@ -1,4 +1,4 @@
-"""A database put into words, as AgentGym's sqlgym (and BIRD's own baseline) does it."""
+"""A database put into words, as in AgentGym's sqlgym (and BIRD's own baseline)."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Tables and columns by their numbers, as Spider's and BIRD's tables files have them.
+    """Tables and columns by their numbers, as in Spider's and BIRD's tables files.
 
     `columns` are pairs of the table's number and a name; the first is `*`, of table -1.
     """
@@ -20,12 +20,12 @@ class Schema:
 
 
 def in_words(schema: Schema, *, published: bool) -> str:
-    """The text before the question.
+    """Return the text before the question.
 
     Args:
-        schema: what is described.
-        published: to the letter of AgentGym's, which is in lower case and names, for a foreign key, the column after
-            the one that is meant.
+        schema: the schema to describe.
+        published: whether to match AgentGym's text to the letter, which is in lower case and names, for a foreign
+            key, the column after the one that is meant.
     """
     tables = [table.lower() if published else table for table in schema.tables]
     columns = [name.lower() if published else name for _, name in schema.columns]
@@ -45,7 +45,7 @@ def in_words(schema: Schema, *, published: bool) -> str:
 
 
 def read_schema(name: str, connection: sqlite3.Connection) -> Schema:
-    """The schema as the database itself has it. Raises `sqlite3.Error`."""
+    """Return the schema of the database itself. Raises `sqlite3.Error`."""
     tables = tuple(
         str(row[0])
         for row in connection.execute(
@@ -72,5 +72,5 @@ def read_schema(name: str, connection: sqlite3.Connection) -> Schema:
 
 
 def _at(columns: Sequence[str], place: int) -> str:
-    """The list of names that AgentGym indexes repeats itself, without its first entry, once for every table."""
+    """Return a name as AgentGym does: its list repeats itself, without the first entry, once for every table."""
     return columns[place] if place < len(columns) else columns[1]

@@ -1,4 +1,4 @@
-"""What an SQL task holds."""
+"""The data of an SQL task."""
 
 from dataclasses import dataclass
 from pathlib import Path

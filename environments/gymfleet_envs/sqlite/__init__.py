@@ -1,1 +1,1 @@
-"""SQLite for statements that nobody vetted: guarded connections, bounded functions, LIKE as other databases read it."""
+"""SQLite for statements that nobody vetted: guarded connections, bounded functions, LIKE by other databases' rules."""

@@ -1,6 +1,6 @@
-"""SQLite's functions that one call can spend hours in, in a form that cannot.
+"""Bounded replacements for the SQLite functions in which one call can spend hours.
 
-Nothing interrupts SQLite within a function, so that these look first at the clock and at the sizes of the arguments.
+Nothing interrupts SQLite within a function, so these first check the clock and the sizes of the arguments.
 """
 
 import math
@@ -15,7 +15,7 @@ from gymfleet_envs.sqlite.like import SQLITE_RULES, LikeRules, UnfitPattern, lik
 
 Value = str | int | float | bytes | None
 _MAX_WORK: Final = 2**25
-"""Size of one argument times that of the other: about a tenth of a second."""
+"""Limit on the size of one argument times that of the other: about a tenth of a second."""
 _GROWING: Final = re.compile(r"\|\||printf|format|replace|hex|quote|group_concat|char|strftime", re.IGNORECASE)
 _MAX_SHORT_CHARS: Final = 4096
 _FIELD: Final = re.compile(r"%[^a-zA-Z%]*")
@@ -25,12 +25,12 @@ _LOCAL: Final = threading.local()
 
 
 def may_grow(sql: str) -> bool:
-    """Whether a statement may work with longer texts than the tables hold."""
+    """Return whether a statement may work with longer texts than the tables hold."""
     return len(sql) > _MAX_SHORT_CHARS or _GROWING.search(sql) is not None
 
 
 class UnfitCall(Exception):
-    """A function was called with arguments that it cannot work with; the message is for whoever called it."""
+    """A function was called with arguments that it cannot work with; the message is for the caller."""
 
 
 def install_bounded(
@@ -40,14 +40,14 @@ def install_bounded(
     fail: Callable[[str], None],
     rules: LikeRules = SQLITE_RULES,
 ) -> None:
-    """Put the bounded functions in the place of SQLite's.
+    """Replace SQLite's functions with the bounded ones.
 
     Args:
-        connection: where the functions are called.
+        connection: the connection on which the functions are called.
         value_bytes: the size of the longest value.
-        check: is called before each call, and raises when the statement has no time left.
-        fail: is told why a call fails, because SQLite's own message does not say it.
-        rules: of LIKE.
+        check: runs before each call, and raises if the statement has no time left.
+        fail: receives the reason why a call fails, because SQLite's own message lacks it.
+        rules: the rules of LIKE.
     """
 
     def install(name: str, counts: Sequence[int], function: Callable[..., Value]) -> None:
@@ -70,7 +70,7 @@ def install_bounded(
 
 
 _SEARCHING: Final = {"instr": (2,), "replace": (3,), "trim": (1, 2), "ltrim": (1, 2), "rtrim": (1, 2), "glob": (2,)}
-"""Functions that compare at each place of one text with another, and the numbers of their arguments."""
+"""Functions that compare each place of one text with another text, and the numbers of their arguments."""
 
 
 def _formatted(value_bytes: int, *values: Value) -> Value:
@@ -97,7 +97,7 @@ def _like(rules: LikeRules, pattern: Value, text: Value, *given: Value) -> Value
 
 
 def _text(value: Value) -> str:
-    """As SQLite reads a value for LIKE: up to the first NUL."""
+    """Return a value as SQLite reads it for LIKE: up to the first NUL."""
     if isinstance(value, float):
         value = _own("printf", ("%s", value), 1000)
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -105,7 +105,7 @@ def _text(value: Value) -> str:
 
 
 def _check_widths(form: Value, values: tuple[Value, ...], value_bytes: int) -> None:
-    """Raise `UnfitCall` when the widths and precisions together exceed what a value may have."""
+    """Raise `UnfitCall` if the widths and precisions together exceed the size of a value."""
     fields = _FIELD.findall(_text(form)) if form is not None else []
     numbers = [min(int(digits), 2**31) for field in fields for digits in re.findall(r"\d+", field)]
     given = [abs(int(_number(value))) for value in values]
@@ -115,7 +115,7 @@ def _check_widths(form: Value, values: tuple[Value, ...], value_bytes: int) -> N
 
 
 def _number(value: Value) -> float:
-    """What SQLite takes for a width, or more."""
+    """Return the width that SQLite reads from a value, or more."""
     if isinstance(value, int | float):
         return 0.0 if math.isnan(value) else max(-_MOST, min(_MOST, value))
     found = _LEADING_NUMBER.match(_text(value)) if value is not None else None
@@ -127,7 +127,7 @@ def _size(value: Value) -> int:
 
 
 def _own(name: str, values: tuple[Value, ...], value_bytes: int) -> Value:
-    """What SQLite's function gives, asked of a connection that has no other."""
+    """Return the result of SQLite's own function, from a connection on which it is not replaced."""
     scratch: sqlite3.Connection | None = getattr(_LOCAL, "scratch", None)
     if scratch is None:
         scratch = _LOCAL.scratch = sqlite3.connect(":memory:", isolation_level=None)

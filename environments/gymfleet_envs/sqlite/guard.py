@@ -1,6 +1,6 @@
-"""A SQLite connection for statements that somebody else wrote: what they may touch, and how much of everything.
+"""A SQLite connection for statements that somebody else wrote, with limits on what they may touch and use up.
 
-Every limit is there because one statement can break it: a recursive query that never ends, a join of a table with
+Every limit is there because one statement can exceed it: a recursive query that never ends, a join of a table with
 itself, a value or a sorter that fills the memory, a view of views that is expanded for hours before its first row.
 """
 
@@ -30,25 +30,25 @@ PURE_FUNCTIONS: Final = frozenset(
         "unicode", "upper",
     )
 )  # fmt: skip
-"""SQLite's functions that give the same result whenever they are called, and reach nothing outside."""
+"""SQLite's functions that always give the same result, and reach nothing outside."""
 
 _STEPS_PER_LOOK: Final = 10_000
 """Virtual machine steps between two looks at the clock: some 200 microseconds, unless functions take longer."""
 
 
 class StatementFailed(Exception):
-    """The statement was refused or failed; the message is for whoever wrote it."""
+    """The statement was refused or failed; the message is for its author."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementLimits:
-    """What one statement may use up.
+    """The limits of one statement.
 
     Args:
         time_s: wall-clock time.
         steps: steps of SQLite's virtual machine; unlike time they are the same on every machine. None: any number.
         value_bytes: size of one value, and of one row in a table.
-        memory_bytes: of all SQLite connections of this process together; the smallest that was ever asked for counts.
+        memory_bytes: memory of all SQLite connections of this process together; the smallest limit ever set counts.
     """
 
     time_s: float
@@ -58,7 +58,7 @@ class StatementLimits:
 
 
 class _Lane:
-    """Statements run side by side, except for one that is repeated alone."""
+    """Lets statements run side by side, except for one that is repeated alone."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -101,9 +101,9 @@ class GuardedConnection:
         connection: opened with `check_same_thread=False` and `isolation_level=None`; it is closed by `close`.
         actions: authorizer codes that are allowed.
         functions: names of SQL functions that are allowed.
-        bounded: whether the functions that one call can spend hours in are replaced, which makes them some 25 times
-            slower. They are quick on short texts; `may_grow` tells whether a statement makes long ones.
-        rules: of LIKE, where it is replaced.
+        bounded: whether to replace the functions in which one call can spend hours, which makes them some 25 times
+            slower. They are quick on short texts; `may_grow` returns whether a statement may make long ones.
+        rules: the rules of LIKE, if it is replaced.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class GuardedConnection:
     def run(self, sql: str, *, max_rows: int, max_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
         """Execute one statement.
 
-        Returns its rows, and whether there were more than `max_rows` or `max_bytes` (of text and blobs) of them.
-        Raises `StatementFailed`; the database is then as it was.
+        Returns its rows, and whether there were more of them than `max_rows` or `max_bytes` (of text and blobs).
+        Raises `StatementFailed`; the database is then unchanged.
         """
         try:
             with _LANE.shared():
@@ -149,7 +149,7 @@ class GuardedConnection:
             raise StatementFailed("out of memory") from None
 
     def serialize(self) -> bytes:
-        """The database's pages, for another connection's `deserialize`."""
+        """Return the database's pages, for another connection's `deserialize`."""
         self._connection.set_authorizer(None)  # SQLite asks itself for the number of pages
         try:
             return self._connection.serialize()
@@ -183,7 +183,7 @@ class GuardedConnection:
         return rows, False
 
     def _look(self) -> int:
-        """Whether to stop; called by SQLite now and then, in the thread that runs the statement."""
+        """Return whether to stop; SQLite calls this now and then, in the thread that runs the statement."""
         self._looks_left -= 1
         if self._looks_left == 0:
             self._stopped = "interrupted: the statement takes too many steps"
@@ -192,7 +192,7 @@ class GuardedConnection:
         return int(bool(self._stopped))
 
     def _check(self) -> None:
-        """Raise when the time is over; called before a function that cannot be interrupted."""
+        """Raise if the time is over; called before a function that cannot be interrupted."""
         if time.monotonic() > self._deadline:
             self._stopped = f"interrupted: the statement takes longer than {self._limits.time_s:g} s"
             raise TimeoutError

@@ -1,4 +1,4 @@
-"""LIKE in time that grows with the text and no faster, whatever the pattern is."""
+"""LIKE in time that grows no faster than the text, whatever the pattern is."""
 
 import re
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from typing import Final
 
 MAX_PATTERN_CHARS: Final = 1000
 _MAX_WORK: Final = 2**25
-"""Characters of the text times those of a part with `_`: about a tenth of a second."""
+"""Limit on the characters of the text times those of a part with `_`: about a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class LikeRules:
-    """How a database reads LIKE.
+    """A database's rules for LIKE.
 
     Args:
         fold: makes characters that count as equal the same, and keeps their number.
-        escape: the character that takes the meaning of the next one away, where the statement names none.
+        escape: the character that escapes the next one, if the statement names none.
     """
 
     fold: Callable[[str], str]
@@ -25,12 +25,12 @@ class LikeRules:
 
 
 class UnfitPattern(Exception):
-    """The pattern is none, or would take too long; the message says why."""
+    """The pattern is invalid, or would take too long; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What stands between two `%`: a text, or with `_` in it an expression of the same length."""
+    """The part between two `%`: a text, or with `_` in it an expression of the same length."""
 
     size: int
     text: str
@@ -42,7 +42,7 @@ class _Part:
         return self.expression.match(text, place) is not None
 
     def end(self, text: str, place: int) -> int:
-        """Where its first occurrence from `place` on ends; -1: there is none."""
+        """Return where the part's first occurrence from `place` on ends; -1 if there is none."""
         if self.expression is None:
             found = text.find(self.text, place)
             return found + self.size if found >= 0 else -1
@@ -53,12 +53,12 @@ class _Part:
 
 
 def like(pattern: str, text: str, escape: str, fold: Callable[[str], str]) -> bool:
-    """Whether the text is as the pattern says: `%` is any text, `_` one character.
+    """Return whether the text matches the pattern: `%` is any text, `_` one character.
 
     Args:
-        pattern: of at most `MAX_PATTERN_CHARS` characters.
-        text: is compared with it.
-        escape: the character that takes the meaning of the next one away; empty: there is none.
+        pattern: a pattern of at most `MAX_PATTERN_CHARS` characters.
+        text: the text to compare with it.
+        escape: the character that escapes the next one; empty if there is none.
         fold: makes characters that count as equal the same, and keeps their number.
 
     Raises `UnfitPattern`.
@@ -81,7 +81,7 @@ def like(pattern: str, text: str, escape: str, fold: Callable[[str], str]) -> bo
 
 
 def ascii_fold(text: str) -> str:
-    """SQLite's own idea of case: that of the letters A to Z."""
+    """Fold case as SQLite itself does: only that of the letters A to Z."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 

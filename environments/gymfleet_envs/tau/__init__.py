@@ -1,1 +1,1 @@
-"""What both environments of tau-bench share: records, calls, the customer, the reward."""
+"""The common parts of both environments of tau-bench: records, calls, the customer, the reward."""

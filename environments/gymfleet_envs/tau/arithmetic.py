@@ -7,7 +7,7 @@ from typing import Any, Final
 
 _CHARACTERS: Final = frozenset("0123456789+-*/(). ")
 _MAX_BITS: Final = 4096
-"""Of a power: upstream computes 9**9**9 for as long as it takes."""
+"""Size limit of a power: upstream computes 9**9**9 for as long as it takes."""
 _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
@@ -15,7 +15,7 @@ _BINARY: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 class _NotANumber(Exception):
-    """The expression is Python, and no arithmetic. The message says what Python would."""
+    """The expression is Python, but not arithmetic. The message is the one that Python would give."""
 
 
 def calculate(expression: str) -> str:

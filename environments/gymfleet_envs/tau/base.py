@@ -23,7 +23,7 @@ from gymfleet_envs.tau.task import RESPOND, TRANSFER, Call, TauTask
 from gymfleet_envs.tau.tools import ToolFunction, execute
 
 MAX_TURNS: Final = 30
-"""As upstream's agents are run."""
+"""The limit with which upstream runs its agents."""
 
 
 class TauEnvironment(Environment[TauTask]):
@@ -40,7 +40,7 @@ class TauEnvironment(Environment[TauTask]):
     changing: ClassVar[frozenset[str]]
     """The tools that change records."""
     identity_question: ClassVar[str]
-    """How the expert asks who the customer is."""
+    """The question by which the expert asks who the customer is."""
 
     def __init__(self) -> None:
         self._task: TauTask
@@ -69,7 +69,7 @@ class TauEnvironment(Environment[TauTask]):
 
     @classmethod
     def spec(cls, tasks: TaskSource[TauTask]) -> EnvironmentSpec:
-        """Show the policy that was published with the tasks instead of ours."""
+        """Return the description, with the policy that was published with the tasks instead of gymfleet's."""
         spec = super().spec(tasks)
         if isinstance(tasks, PublishedTasks) and tasks.policy:
             return spec.model_copy(update={"instructions": instructions(tasks.policy, cls.tools)})
@@ -77,12 +77,12 @@ class TauEnvironment(Environment[TauTask]):
 
     @classmethod
     def asked_models(cls) -> tuple[ModelRole, ...]:
-        """The customer, where a model plays it."""
+        """The customer, if a model plays it."""
         return cls.models if cls.options.customer == "model" else ()
 
     @classmethod
     def is_blocking(cls) -> bool:
-        """For a model's answers."""
+        """Whether calls wait for a model's answers."""
         return cls.options.customer == "model"
 
     def action_of(self, tool: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -93,7 +93,7 @@ class TauEnvironment(Environment[TauTask]):
         return text
 
     def reset(self, task: TauTask, seed: int) -> str:
-        """The customer's first words. The task says it all; the seed changes nothing."""
+        """Return the customer's first words. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._task = task
         self._data = Overlay(task.world)
@@ -123,23 +123,23 @@ class TauEnvironment(Environment[TauTask]):
         return Outcome(observation, action_valid=known, info=info)
 
     def expert(self) -> ExpertMove | None:
-        """What a clerk who knows the gold calls does next."""
+        """The next move of a clerk who knows the gold calls."""
         if self._over:
             return None
         waiting = self.options.customer == "scripted" and bool(self._customer.pending)
         return next_move(self._task, self._taken, self.changing, self.identity_question, is_waiting=waiting)
 
     def state_digest(self) -> str:
-        """Of the changed records, the outputs that were said and what the customer has said and heard."""
+        """A digest of the changed records, the outputs that were said, and what the customer has said and heard."""
         return hashlib.sha256(self.state_key().encode(errors="surrogatepass")).hexdigest()
 
     def state_key(self) -> str:
-        """The same; what the agent only looked up does not count."""
+        """The same state as text; records that the agent only looked up do not count."""
         state = (sorted(self._data.changes().items()), sorted(self._found), self._customer.state, self._talk)
         return repr((*state, self._over))
 
     def snapshot(self) -> Self:
-        """The changed records are shared until they change again; all else is immutable."""
+        """A copy that shares the changed records until they change again; all else is immutable."""
         twin = copy.copy(self)
         twin._data = self._data.fork()  # noqa: SLF001 - its own class
         return twin
@@ -174,7 +174,7 @@ class TauEnvironment(Environment[TauTask]):
 
 
 def records_after(task: TauTask, functions: Mapping[str, ToolFunction]) -> Overlay:
-    """Return the records after the gold calls: all but the transfer and what is said, on fresh records."""
+    """Return fresh records after the gold calls, except for the transfer and the responses."""
     data = Overlay(task.world)
     for call in task.actions:
         if call.name not in {TRANSFER, RESPOND}:
@@ -183,7 +183,7 @@ def records_after(task: TauTask, functions: Mapping[str, ToolFunction]) -> Overl
 
 
 def instructions(policy: str, tools: Sequence[Tool]) -> str:
-    """Return the rules for the model: the policy, the tools, and how one is called."""
+    """Return the rules for the model: the policy, the tools, and how to call one."""
     return (
         f"{policy.strip()}\n\nTools:\n{listed(tools)}\n\n{SYNTAX}: "
         f'{RESPOND} {{"content": "..."}}. You see what the customer answers, or what the tool returns. The '

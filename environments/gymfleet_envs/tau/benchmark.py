@@ -27,14 +27,14 @@ _MAX_POLICY_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What one environment reads."""
+    """The files and records that one environment reads."""
 
     name: str
-    """The environment's."""
+    """The environment's name."""
     folder: str
-    """Where its files are in tau-bench's repository, below `tau_bench/envs`."""
+    """The folder of its files in tau-bench's repository, below `tau_bench/envs`."""
     tables: Mapping[str, type[BaseModel]]
-    """The record of each table; the file is called as the table."""
+    """The record of each table; the file has the name of the table."""
     tools: frozenset[str]
 
 
@@ -58,7 +58,7 @@ _TASKS: Final = TypeAdapter(list[_Task])
 
 
 class PublishedTasks(ListedTasks[TauTask]):
-    """Tasks whose ids are the file's split and their place from 0, such as `test.12`, with the policy beside them."""
+    """Tasks whose ids are the file's split and their place from 0, such as `test.12`, together with the policy."""
 
     def __init__(self, env: str, tasks: Sequence[Task[TauTask]], policy: str) -> None:
         super().__init__(env, "tau-bench", tasks)
@@ -95,7 +95,7 @@ def import_published(source: Path, target: Path, domain: Domain) -> None:
 
 
 class _Files:
-    """Where the files of a directory are."""
+    """The paths of the files in a directory."""
 
     def __init__(self, data: Path, domain: Domain) -> None:
         self._places = [

@@ -1,4 +1,4 @@
-"""What a customer was told: the text of a task, taken apart into what is asked for and what it answers."""
+"""A customer's brief: the text of a task, taken apart into the wishes and the answers in it."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _STAGING: Final = re.compile(
     r"thank the agent|one thing at a time|too many words|talk \w+ tersely|say things in|tactics|no for an answer)\b",
     re.IGNORECASE,
 )
-"""How it is to be played; not what is wanted."""
+"""Phrases on how to play the customer, not on what the customer wants."""
 _CONDITION: Final = re.compile(
     r"\s*(?:(?:and|but|then|otherwise|else),?\s+)?(?:only\s+)?(?:if|unless|when)\b", re.IGNORECASE
 )
@@ -65,7 +65,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """All that the customer knows."""
+    """Everything that the customer knows."""
 
     sentences: tuple[Sentence, ...]
     name: str | None
@@ -80,7 +80,7 @@ class Brief:
 
 @lru_cache(maxsize=1024)
 def read_brief(instruction: str) -> Brief:
-    """Take a task's text apart. Nothing of it is understood: sentences are sorted by the words that they have."""
+    """Take a task's text apart. The text is not understood: sentences are sorted by the words in them."""
     parts = _ENDS.split(instruction.strip())[:_MAX_SENTENCES]
     sentences = [Sentence(_kind(part.strip()), first_person(part.strip())) for part in parts if part.strip(" .;")]
     name = _NAME.search(instruction)
@@ -97,7 +97,7 @@ def read_brief(instruction: str) -> Brief:
 
 
 def first_person(sentence: str) -> str:
-    """Return a sentence that is said to somebody as that person would say it: `your order` as `my order`."""
+    """Return a sentence addressed to a person as that person would say it: `your order` as `my order`."""
     spoken = _ME.sub(r"\1 me", sentence)
     for pattern, own in _PERSONS:
         spoken = pattern.sub(own, spoken)

@@ -16,7 +16,7 @@ SYNTAX: Final = "An action is one line, a tool's name and then its arguments as 
 
 
 class NoCall(Exception):
-    """The text is no call. The message says what would be one."""
+    """The text is not a call. The message shows the form of one."""
 
 
 def read_call(action: str) -> Call:
@@ -39,7 +39,7 @@ def read_call(action: str) -> Call:
 
 
 def tool(name: str, description: str, required: Sequence[str] | None = None, /, **properties: JsonValue) -> Tool:
-    """Declare a tool whose parameters are all required unless said otherwise. A text is the meaning of a string."""
+    """Declare a tool. Without `required`, all parameters are required. A text gives the meaning of a string."""
     fields: dict[str, JsonValue] = {
         key: {"type": "string", "description": value} if isinstance(value, str) else value
         for key, value in properties.items()
@@ -69,7 +69,7 @@ def objects(description: str, **properties: JsonValue) -> JsonValue:
 
 
 def listed(tools: Sequence[Tool]) -> str:
-    """Describe the tools in text, one a line, for models that are not shown the schemas."""
+    """Describe the tools in text, one per line, for models that do not see the schemas."""
     return "\n".join(f"{one.name} {_shape(one.parameters)} - {one.description}" for one in tools)
 
 

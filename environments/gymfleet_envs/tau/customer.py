@@ -1,4 +1,4 @@
-"""The scripted customer: it knows the text of its task and no more, and says of it what it is asked for."""
+"""The scripted customer: it knows only the text of its task, and says from it what the agent asks for."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from gymfleet_envs.tau.brief import Brief
 STOP: Final = "###STOP###"
 OPENING: Final = "Hi, I have a request."
 _MAX_SENTENCES: Final = 4
-"""In one answer."""
+"""Sentences in one answer."""
 _ASKS: Final = re.compile(
     r"\?|\b(?:please|could|can you|may i|tell|provide|share|give|specify|let me know|what|which|when|where|who|how|why|"
     r"i (?:will )?need|required|yes/no)\b"
@@ -45,7 +45,7 @@ _COMMON: Final = frozenset({
     "use", "using", "used", "wants", "help",
 })  # fmt: skip
 _TOPICS: Final = (
-    # How it is called; what the agent asks for; what a sentence that answers has in it.
+    # The name of the topic; words by which the agent asks for it; words of a sentence that answers.
     ("order number", r"order (?:id|number|#)|which order|what order|orders?\b[^.?]*\bwhich", r"#?\bw\d{7}\b|\border\b"),
     (
         "reservation number",
@@ -109,19 +109,19 @@ _THANKS: Final = "Thank you."
 
 @dataclass(frozen=True, slots=True)
 class Customer:
-    """A customer in the middle of a conversation; `answer` gives the next one."""
+    """A customer in the middle of a conversation; `answer` returns the customer's next state."""
 
     brief: Brief
     told: frozenset[int] = frozenset()
     """The sentences that the customer has said."""
     is_refused: bool = False
-    """Whether the agent has said no: what the customer would do then is a wish of its own."""
+    """Whether the agent has said no: conditional wishes of the customer then count as wishes."""
     said: str = field(default=OPENING)
     """The last utterance."""
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """The places of the wishes that the customer has not yet named."""
+        """The places of the wishes that the customer has not named yet."""
         kinds = ("wish", "condition") if self.is_refused else ("wish",)
         return tuple(
             place
@@ -131,11 +131,11 @@ class Customer:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What its further answers depend on."""
+        """The state on which the customer's further answers depend."""
         return sorted(self.told), self.is_refused
 
     def answer(self, message: str) -> "Customer":
-        """Return the customer after it has answered. What it says of its task is said to a question alone."""
+        """Return the customer after it has answered. It says something about its task only when asked."""
         heard = message[:_MAX_READ].lower()
         self = replace(self, is_refused=self.is_refused or bool(_REFUSES.search(heard)))  # noqa: PLW0642
         if not _ASKS.search(heard):
@@ -162,7 +162,7 @@ class Customer:
         return replace(self, said="I do not know.") if closest is None else self._saying("", (closest,))
 
     def _told_so(self, heard: str) -> "Customer":
-        """Answer what is no question."""
+        """Answer a message that is no question."""
         if self.pending:
             return replace(self, said="I see. I have more to ask for.")
         if _CLOSES.search(heard):
@@ -172,7 +172,7 @@ class Customer:
         return replace(self, said="I see.")
 
     def _confirming(self) -> "Customer":
-        """Say yes, and once what is only to be said then."""
+        """Say yes, or, once, a sentence of the brief that is only to be said on a confirmation."""
         late = [place for place, one in enumerate(self.brief.sentences)
                 if one.kind == "condition" and "confirm" in one.text.lower() and place not in self.told]  # fmt: skip
         return self._saying("", late[:1]) if late else replace(self, said="Yes, please.")
@@ -190,7 +190,7 @@ class Customer:
         return [f"I do not remember my {_CALLED[name]}." for name, _ in asked[:1]]
 
     def _topics(self, heard: str) -> tuple[int, ...]:
-        """Return the sentences that answer what is asked for, new ones first."""
+        """Return the sentences that answer the message, new ones first."""
         found: dict[int, None] = {}
         for asked, answers, _ in _TOPIC_PATTERNS:
             if not asked.search(heard):
@@ -202,7 +202,7 @@ class Customer:
         return tuple(found)
 
     def _closest(self, heard: str) -> int | None:
-        """Return the wish with most words of the question."""
+        """Return the wish that shares most words with the question."""
         words = set(_WORD.findall(heard)) - _COMMON
         shared = {place: len(words & set(_WORD.findall(one.text.lower())))
                   for place, one in enumerate(self.brief.sentences) if one.kind == "wish"}  # fmt: skip
@@ -211,5 +211,5 @@ class Customer:
 
 
 def _topic_of(heard: str) -> str | None:
-    """Return what is asked for first, if it has a name here."""
+    """Return the first topic that a message asks for, if it has a name here."""
     return next((name for asked, _, name in _TOPIC_PATTERNS if asked.search(heard)), None)

@@ -1,4 +1,4 @@
-"""The records of a world: a base that all sessions share, and what one session has changed of it."""
+"""The records of a world: a base that all sessions share, and the changes that one session has made to it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self, TypeAlias
@@ -21,7 +21,7 @@ class World:
 class Overlay:
     """The records of one session.
 
-    Its memory is what the session has touched, and so is the work of comparing two sessions.
+    Its memory grows only with what the session has touched, and so does the work of comparing two sessions.
     """
 
     __slots__ = ("_changes", "_own", "_world")
@@ -48,13 +48,13 @@ class Overlay:
         return own[key] if key in own else self._world.tables[table][key]
 
     def change(self, table: str, key: str) -> Record:
-        """Return a fresh copy of a record, which takes its place: what was read before is no longer the record."""
+        """Replace a record with a fresh copy and return the copy: what was read before is no longer the record."""
         self._changes = None
         self._own[table][key] = copied(self.read(table, key))
         return self._own[table][key]
 
     def add(self, table: str, key: str, record: Record) -> None:
-        """Put a new record, of which nobody else holds a part."""
+        """Add a new record, no part of which is held elsewhere."""
         self._changes = None
         self._own[table][key] = record
 
@@ -85,7 +85,7 @@ class Overlay:
 def canonical(value: Any) -> str:
     """Return the text that tau-bench hashes: objects as pairs sorted by their keys, lists in their order.
 
-    1, 1.0 and true are three values, as upstream's text of them differs.
+    1, 1.0 and true are three different values, because upstream's texts of them differ.
     """
     return str(_hashable(value))
 

@@ -1,4 +1,4 @@
-"""A clerk who knows the gold calls, and asks the customer as one who does not."""
+"""A clerk who knows the gold calls, and asks the customer as if not knowing them."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -17,17 +17,17 @@ _MAX_SHOWN: Final = 1500
 def next_move(
     task: TauTask, taken: Sequence[Call], changing: frozenset[str], identity_question: str, *, is_waiting: bool
 ) -> ExpertMove | None:
-    """Return the first step of the plan that was not taken; None where a change was made that is not the gold one.
+    """Return the first step of the plan that was not taken; None if a change was made that is not the gold one.
 
-    The plan: who the customer is, what it wants, what has to be looked up, what cannot be done, a confirmation of all
-    changes, the changes, what is to be said, and whether there is anything else.
+    The plan: ask who the customer is and what it wants, look up what is needed, say what cannot be done, ask for a
+    confirmation of all changes, make the changes, say the outputs, and ask whether there is anything else.
 
     Args:
-        task: has the gold calls.
+        task: the task with the gold calls.
         taken: the calls of the episode so far.
         changing: the tools that change records.
-        identity_question: how the customer is asked who it is.
-        is_waiting: whether the customer has a wish that it has not named.
+        identity_question: the question that asks who the customer is.
+        is_waiting: whether the customer has a wish that it has not named yet.
     """
     gold = [call for call in task.actions if call.name not in {TRANSFER, RESPOND}]
     if _went_wrong(gold, taken, changing):
@@ -45,7 +45,7 @@ def next_move(
 
 
 def _settle(task: TauTask, left: Sequence[Call], changes: Sequence[Call], said: Collection[str]) -> ExpertMove:
-    """Return the next step of a clerk who knows all that it must."""
+    """Return the next step of a clerk who knows all that is needed."""
     refusal, confirmation = _say(task.refusal), _say(_confirmation(changes))
     if task.refusal and refusal.arguments not in said:
         return _move("The policy forbids a part of it.", refusal)
@@ -60,7 +60,7 @@ def _settle(task: TauTask, left: Sequence[Call], changes: Sequence[Call], said: 
 
 
 def _left(gold: Sequence[Call], taken: Sequence[Call]) -> list[Call]:
-    """Return the calls of `gold` without those of `taken`, each as often as it is there."""
+    """Return the calls of `gold` without those of `taken`; each call of `taken` removes one equal call."""
     rest = [_key(call) for call in taken]
     left = []
     for call in gold:
@@ -72,7 +72,7 @@ def _left(gold: Sequence[Call], taken: Sequence[Call]) -> list[Call]:
 
 
 def _went_wrong(gold: Sequence[Call], taken: Sequence[Call], changing: frozenset[str]) -> bool:
-    """Return whether other changes were made than the gold ones, or in another order, which may lead elsewhere."""
+    """Return whether changes other than the gold ones were made, or in another order, which may lead elsewhere."""
     wanted = [_key(call) for call in gold if call.name in changing]
     made = [_key(call) for call in taken if call.name in changing]
     return made != wanted[: len(made)]

@@ -13,7 +13,7 @@ class NoTaskList(Exception):
 def tasks_in_python(source: str) -> list[Any]:
     """Return the longest list that is assigned to a name: of objects, or of calls of `Task` and `Action`.
 
-    Raises `NoTaskList`, and ValueError for what is no literal.
+    Raises `NoTaskList`, and ValueError for anything that is not a literal.
     """
     try:
         module = ast.parse(source)

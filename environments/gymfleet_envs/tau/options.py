@@ -9,4 +9,4 @@ class TauOptions(Options):
     """Who plays the customer."""
 
     customer: Literal["scripted", "model"] = "scripted"
-    """`scripted` answers from the task's text by rules; `model` is asked as the role `customer`."""
+    """`scripted` answers from the task's text by rules; `model` asks a model in the role `customer`."""

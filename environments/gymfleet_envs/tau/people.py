@@ -22,7 +22,7 @@ _MANNERS: Final = ("patient", "shy", "busy", "polite", "curious", "direct", "cau
 
 
 def digits(rng: random.Random, count: int) -> str:
-    """Return so many digits, of which the first is not 0."""
+    """Return `count` digits, the first of which is not 0."""
     return str(rng.randrange(10 ** (count - 1), 10**count))
 
 
@@ -56,12 +56,12 @@ def address(rng: random.Random) -> Record:
 
 
 def email_of(rng: random.Random, name: Record) -> str:
-    """Return an address of the person."""
+    """Return an email address for the person."""
     return f"{name['first_name']}.{name['last_name']}{digits(rng, 4)}@example.com".lower()
 
 
 def user_id_of(rng: random.Random, name: Record) -> str:
-    """Return an id of the person."""
+    """Return a user id for the person."""
     return f"{name['first_name']}_{name['last_name']}_{digits(rng, 4)}".lower()
 
 
@@ -72,7 +72,7 @@ def credit_card(rng: random.Random) -> Record:
 
 
 def manner(rng: random.Random) -> str:
-    """Return a sentence on how the customer is."""
+    """Return a sentence about the customer's manner."""
     return f"You are {', '.join(rng.sample(_MANNERS, 2))}."
 
 

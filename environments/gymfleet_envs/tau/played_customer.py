@@ -8,7 +8,7 @@ from gymfleet_envs.tau.customer import STOP
 
 GREETING: Final = "Hi! How can I help you today?"
 MAX_TOKENS: Final = 256
-"""Of one message."""
+"""Limit of one message."""
 ROLE_NAME: Final = "customer"
 _RULES: Final = f"""You are a customer who talks with an agent.
 
@@ -25,7 +25,7 @@ you do not remember it.
 
 
 def role(max_turns: int) -> ModelRole:
-    """Declare the role for episodes of so many turns."""
+    """Declare the role for episodes of `max_turns` turns."""
     calls = max_turns + 1
     return ModelRole(
         name=ROLE_NAME,

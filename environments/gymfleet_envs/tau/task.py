@@ -1,4 +1,4 @@
-"""What a task of tau-bench holds."""
+"""The data of a tau-bench task."""
 
 import json
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Call:
         return cls(name, json.dumps(arguments, ensure_ascii=False))
 
     def values(self) -> dict[str, Any]:
-        """Return the arguments, which are the caller's own."""
+        """Return the arguments as a new object, which the caller may change."""
         values: dict[str, Any] = json.loads(self.arguments)
         return values
 
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TauTask:
-    """A customer with a wish, and what has to be true in the end."""
+    """A customer with a wish, and the conditions that must hold in the end."""
 
     user_id: str
     instruction: str
@@ -44,7 +44,7 @@ class TauTask:
     actions: tuple[Call, ...]
     """The gold calls: reads, changes and possibly the transfer, in order."""
     outputs: tuple[str, ...]
-    """What must be found in what the agent says."""
+    """Texts that the agent must say."""
     world: World = field(repr=False)
     refusal: str = ""
-    """What a clerk says of a wish that the policy forbids; for the expert alone."""
+    """A clerk's answer to a wish that the policy forbids; for the expert alone."""

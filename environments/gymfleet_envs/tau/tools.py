@@ -1,4 +1,4 @@
-"""The tools that both environments have, and how a tool is executed."""
+"""The tools that both environments have, and the execution of a tool."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
@@ -15,14 +15,14 @@ ToolFunction: TypeAlias = Callable[..., str]
 
 
 def upstream(function: ToolFunction) -> ToolFunction:
-    """Call a tool by its upstream name where Python says that it was called with wrong arguments."""
+    """Give a tool its upstream name, for Python's message about a call with wrong arguments."""
     words = function.__name__.split("_")
     function.__qualname__ = "".join(word.capitalize() for word in words) + ".invoke"
     return function
 
 
 def execute(functions: Mapping[str, ToolFunction], data: Overlay, call: Call) -> str:
-    """Return what a tool replies. Its changes up to an error stay, as upstream."""
+    """Return a tool's reply. As upstream, its changes up to an error stay."""
     function = functions.get(call.name)
     if function is None:
         return f"Unknown action {call.name}"

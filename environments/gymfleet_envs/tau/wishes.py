@@ -1,4 +1,4 @@
-"""What one customer wants: the words for it, and the calls that fulfil it."""
+"""The wishes of one customer: the words for them, and the calls that fulfil them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ class Wish:
     """One thing that a customer wants."""
 
     sentences: tuple[str, ...]
-    """In the second person."""
+    """The words for it, in the second person."""
     reads: tuple[Call, ...] = ()
-    """What has to be looked up."""
+    """The calls that look up what is needed."""
     changes: tuple[Call, ...] = ()
     outputs: tuple[str, ...] = ()
     refusal: str = ""
-    """What a clerk says of it, where the policy forbids it; it has no changes then."""
+    """A clerk's answer, if the policy forbids the wish, which then has no changes."""
 
 
 def gold(first: Sequence[Call], wishes: Sequence[Wish]) -> tuple[Call, ...]:
-    """Return the calls of all wishes: first what identifies the customer, then each thing once, in order."""
+    """Return the calls of all wishes: first those that identify the customer, then each read once, then the changes."""
     calls = [*first, *(call for wish in wishes for call in wish.reads)]
     return (*dict.fromkeys(calls), *(call for wish in wishes for call in wish.changes))
 

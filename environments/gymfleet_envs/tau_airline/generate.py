@@ -128,7 +128,7 @@ def _upgrade(airline: Airline, rng: random.Random, reservation: Record) -> Wish:
 
 
 def _move(airline: Airline, rng: random.Random, reservation: Record) -> Wish:
-    """Another day, on the cheapest flight: in basic economy against the policy, though the tools do it."""
+    """A move to another day, on the cheapest flight: in basic economy against the policy, though the tools do it."""
     day = rng.choice([day for day in DAYS if day != reservation["flights"][0]["date"]])
     route = reservation["origin"], reservation["destination"]
     flight = airline.cheapest(*route, day, reservation["cabin"])
@@ -194,7 +194,7 @@ def _book(airline: Airline, rng: random.Random) -> Wish:
 
 
 def _ask_for_a_sum(airline: Airline, rng: random.Random) -> Wish:
-    """A sum with cents, which stands in no record."""
+    """A question for a sum with cents that no record contains."""
     cards = [one["amount"] for one in airline.customer["payment_methods"].values() if one["source"] == "gift_card"]
     rng.shuffle(cards)
     return Wish(
@@ -205,7 +205,7 @@ def _ask_for_a_sum(airline: Airline, rng: random.Random) -> Wish:
 
 
 def _forbidden(airline: Airline, rng: random.Random) -> Wish:
-    """What the policy forbids and the tools would do."""
+    """A wish that the policy forbids and the tools would carry out."""
     reservation = airline.add_reservation(airline.customer_id, cabin="basic_economy", is_settled=True)
     if rng.random() < 0.5:
         return _move(airline, rng, reservation)

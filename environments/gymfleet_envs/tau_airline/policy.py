@@ -1,4 +1,4 @@
-"""The airline's policy for generated tasks: what tau-bench's says, in short and in our words."""
+"""The airline's policy for generated tasks: tau-bench's policy, in short and in our words."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ FREE_BAGS: Final = {
     "silver": {"basic_economy": 1, "economy": 2, "business": 3},
     "gold": {"basic_economy": 2, "economy": 3, "business": 3},
 }
-"""For each passenger."""
+"""Free bags for each passenger."""
 POLICY: Final = """You work for an airline and help customers with their reservations. It is 2024-05-15 15:00 EST.
 - Find out first the customer's user id.
 - Before you change anything, say what you will do and let the customer confirm it (yes).

@@ -33,7 +33,7 @@ class _Payment(_Part):
 
 
 class Reservation(_Part):
-    """What was booked at one time."""
+    """Everything booked at one time."""
 
     user_id: str
     cabin: str
@@ -50,7 +50,7 @@ class _Day(_Part):
 
 
 class Flight(_Part):
-    """A flight number, and what it does on each day."""
+    """A flight number, and the flight of each day."""
 
     origin: str
     destination: str

@@ -1,4 +1,4 @@
-"""A small airline: flights between three airports, customers, and what they have booked."""
+"""A small airline: flights between three airports, customers, and their reservations."""
 
 import random
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Airline:
 
     @property
     def customer(self) -> Record:
-        """Who asks."""
+        """The user who asks."""
         return self.users[self.customer_id]
 
     def world(self) -> World:
@@ -51,14 +51,14 @@ class Airline:
         return self._rng.choice(fit)
 
     def cheapest(self, origin: str, destination: str, day: str, cabin: str) -> Record:
-        """Return the flight of the lowest price, which no other of the day has."""
+        """Return the flight of the lowest price, which no other flight of the day has."""
         return min(
             (one for one in self.flights.values() if (one["origin"], one["destination"]) == (origin, destination)),
             key=lambda one: one["dates"][day]["prices"][cabin],
         )
 
     def add_reservation(self, user_id: str, *, cabin: str | None = None, is_settled: bool = False) -> Record:
-        """Book something for a user. `is_settled`: long ago, and without insurance."""
+        """Add a reservation of a user. With `is_settled` it was made long ago and without insurance."""
         rng, user = self._rng, self.users[user_id]
         origin, destination = rng.choice(self.routes)
         cabin = cabin or rng.choice(CABINS)
@@ -102,7 +102,7 @@ class Airline:
         return reservation
 
     def _add_route(self, origin: str, destination: str, numbers: Iterator[int]) -> None:
-        """Add the flights of a route, with as many different prices."""
+        """Add the flights of a route, all with different prices."""
         rng = self._rng
         prices = {cabin: iter(rng.sample(range(*_PRICES[cabin]), _FLIGHTS_A_DAY * len(DAYS))) for cabin in CABINS}
         for departure in rng.sample(range(6, 21), _FLIGHTS_A_DAY):

@@ -1,4 +1,4 @@
-"""What the airline's tools do: replies, errors and their order are upstream's."""
+"""The airline's tools: replies, errors and their order are upstream's."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def book_reservation(
     nonfree_baggages: int,
     insurance: str,
 ) -> str:
-    """Book: flights are looked at one by one, then the payments; seats are not reduced."""
+    """Book a trip: check the flights one by one, then the payments; seats are not reduced."""
     if not data.has("users", user_id):
         return "Error: user not found"
     methods = data.read("users", user_id)["payment_methods"]
@@ -81,7 +81,7 @@ def book_reservation(
 
 @upstream
 def cancel_reservation(data: Overlay, reservation_id: str) -> str:
-    """Pay everything back; whether that is allowed is the agent's to know."""
+    """Refund everything; it is up to the agent to know whether that is allowed."""
     if not data.has("reservations", reservation_id):
         return "Error: reservation not found"
     reservation = data.change("reservations", reservation_id)
@@ -93,7 +93,7 @@ def cancel_reservation(data: Overlay, reservation_id: str) -> str:
 
 @upstream
 def get_reservation_details(data: Overlay, reservation_id: str) -> str:
-    """Return the record. The words for a miss are upstream's."""
+    """Return the record. The words for a missing one are upstream's."""
     if data.has("reservations", reservation_id):
         return json.dumps(data.read("reservations", reservation_id))
     return "Error: user not found"
@@ -148,7 +148,7 @@ def search_onestop_flight(data: Overlay, origin: str, destination: str, date: st
 
 @upstream
 def send_certificate(data: Overlay, user_id: str, amount: int) -> str:
-    """Give a certificate, of which a user gets three at most."""
+    """Give a user a certificate; a user gets three at most."""
     if not data.has("users", user_id):
         return "Error: user not found"
     methods = data.read("users", user_id)["payment_methods"]
@@ -167,7 +167,7 @@ def send_certificate(data: Overlay, user_id: str, amount: int) -> str:
 def update_reservation_baggages(
     data: Overlay, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
 ) -> str:
-    """Set the numbers of bags; new ones that are not free are paid."""
+    """Set the numbers of bags; the user pays for new ones that are not free."""
     if not data.has("reservations", reservation_id):
         return "Error: reservation not found"
     reservation = data.read("reservations", reservation_id)
@@ -184,7 +184,7 @@ def update_reservation_baggages(
 def update_reservation_flights(
     data: Overlay, reservation_id: str, cabin: str, flights: list[Record], payment_id: str
 ) -> str:
-    """Replace the flights. One that stays in its cabin keeps its price; the reservation's cabin stays as it is."""
+    """Replace the flights. A flight kept in its cabin keeps its price; the reservation's cabin stays as it is."""
     if not data.has("reservations", reservation_id):
         return "Error: reservation not found"
     reservation = data.read("reservations", reservation_id)
@@ -214,7 +214,7 @@ def update_reservation_flights(
 
 @upstream
 def update_reservation_passengers(data: Overlay, reservation_id: str, passengers: list[Record]) -> str:
-    """Replace the passengers by as many."""
+    """Replace the passengers by the same number of passengers."""
     if not data.has("reservations", reservation_id):
         return "Error: reservation not found"
     if len(passengers) != len(data.read("reservations", reservation_id)["passengers"]):
@@ -225,7 +225,7 @@ def update_reservation_passengers(data: Overlay, reservation_id: str, passengers
 
 
 def _priced(data: Overlay, flight: Record, cabin: str, num_passengers: int) -> str | None:
-    """Write price and airports of its day into a flight; return the refusal where it cannot be booked."""
+    """Write the day's price and the airports into a flight; return the refusal if it cannot be booked."""
     number = flight["flight_number"]
     if not data.has("flights", number):
         return f"Error: flight {number} not found"
@@ -244,7 +244,7 @@ def _priced(data: Overlay, flight: Record, cabin: str, num_passengers: int) -> s
 
 
 def _short(methods: Record, payments: list[Record], total: float) -> str | None:
-    """Return why payments do not pay for a booking, or None."""
+    """Return why the payments do not cover a booking, or None."""
     for payment in payments:
         payment_id, amount = payment["payment_id"], payment["amount"]
         if payment_id not in methods:
@@ -277,7 +277,7 @@ def _paid(data: Overlay, reservation: Record, payment_id: str, price: float) -> 
 
 
 def _new_id(data: Overlay) -> str:
-    """Return the first that is free; the last one is taken again and again, as upstream."""
+    """Return the first free id; as upstream, the last one is used again and again."""
     return next((one for one in _NEW_RESERVATIONS if not data.has("reservations", one)), _NEW_RESERVATIONS[-1])
 
 

@@ -1,4 +1,4 @@
-"""A small shop: products with variants, customers, and what they have ordered."""
+"""A small shop: products with variants, customers, and their orders."""
 
 import random
 from typing import Any, Final
@@ -20,7 +20,7 @@ _PRODUCTS: Final = {
 }
 _NUM_PRODUCTS: Final = 5
 _STATUSES: Final = ("pending", "delivered", "pending", "delivered")
-"""Of the customer's orders."""
+"""Statuses of the customer's orders."""
 
 
 class Shop:
@@ -47,7 +47,7 @@ class Shop:
 
     @property
     def customer(self) -> Record:
-        """Who asks."""
+        """The user who asks."""
         return self.users[self.customer_id]
 
     def world(self) -> World:
@@ -65,7 +65,7 @@ class Shop:
         return self._rng.choice(fit)
 
     def alternatives(self, item: Record) -> list[tuple[str, str, str]]:
-        """Return the items that differ from one in one option and can be had: option, value and item id."""
+        """Return the available items that differ from `item` in one option: option, value and item id."""
         return [
             (name, variant["options"][name], item_id)
             for item_id, variant in self.products[item["product_id"]]["variants"].items()

@@ -142,7 +142,7 @@ def _move_house(shop: Shop, rng: random.Random) -> Wish:
 
 
 def _ask_for_a_sum(shop: Shop, rng: random.Random) -> Wish:
-    """A sum with cents, which stands in no record."""
+    """A question for a sum with cents that no record contains."""
     orders = [shop.orders[key] for key in shop.customer["orders"]]
     pairs = [
         (item["name"].lower(), one["order_id"], item["price"], other_item["name"].lower(), other["order_id"],
@@ -171,7 +171,7 @@ def _ask_for_a_sum(shop: Shop, rng: random.Random) -> Wish:
 
 
 def _ask_for_a_friend(shop: Shop, rng: random.Random) -> Wish:
-    """An order of another user, which the tools would cancel."""
+    """A wish to cancel another user's order, which the tools would do."""
     friend = shop.users[shop.friend_id]
     order_id = friend["orders"][0]
     return Wish(

@@ -1,4 +1,4 @@
-"""The shop's policy for generated tasks: what tau-bench's says, in short and in our words."""
+"""The shop's policy for generated tasks: tau-bench's policy, in short and in our words."""
 
 from typing import Final
 

@@ -46,7 +46,7 @@ class _Payment(_Part):
 
 
 class Order(_Part):
-    """What was bought at one time."""
+    """Everything bought at one time."""
 
     order_id: str
     user_id: str

@@ -1,4 +1,4 @@
-"""The shop's tools as a model is shown them: upstream's names and parameters, described in our words."""
+"""The shop's tools as a model sees them: upstream's names and parameters, described in our words."""
 
 from typing import Final
 

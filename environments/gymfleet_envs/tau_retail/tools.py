@@ -1,4 +1,4 @@
-"""What the shop's tools do: replies, errors and their order are upstream's."""
+"""The shop's tools: replies, errors and their order are upstream's."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ REASONS: Final = ("no longer needed", "ordered by mistake")
 
 @upstream
 def cancel_pending_order(data: Overlay, order_id: str, reason: str) -> str:
-    """Cancel, and pay gift cards back at once."""
+    """Cancel an order, and refund gift cards at once."""
     if not data.has("orders", order_id):
         return "Error: order not found"
     if data.read("orders", order_id)["status"] != "pending":
@@ -37,7 +37,7 @@ def cancel_pending_order(data: Overlay, order_id: str, reason: str) -> str:
 def exchange_delivered_order_items(
     data: Overlay, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Note which items are to be exchanged for which."""
+    """Record which items are to be exchanged for which."""
     if not data.has("orders", order_id):
         return "Error: order not found"
     order = data.read("orders", order_id)
@@ -141,7 +141,7 @@ def modify_pending_order_address(
     country: str,
     zip: str,  # noqa: A002 - the wire's name
 ) -> str:
-    """Send the order elsewhere."""
+    """Send an order to another address."""
     if not data.has("orders", order_id):
         return "Error: order not found"
     if data.read("orders", order_id)["status"] != "pending":
@@ -172,7 +172,7 @@ def modify_user_address(
 
 @upstream
 def return_delivered_order_items(data: Overlay, order_id: str, item_ids: list[str], payment_method_id: str) -> str:
-    """Note which items come back, and how they are refunded."""
+    """Record which items come back, and how they are refunded."""
     if not data.has("orders", order_id):
         return "Error: order not found"
     order = data.read("orders", order_id)
@@ -242,7 +242,7 @@ def list_all_product_types(data: Overlay) -> str:
 
 
 def _difference(data: Overlay, order: Record, item_ids: list[str], new_item_ids: list[str]) -> float | str:
-    """Return what the new items cost more, or the error."""
+    """Return how much more the new items cost, or the error."""
     if (missing := _surplus(order, item_ids)) is not None:
         return f"Error: {missing} not found"
     if len(item_ids) != len(new_item_ids):
@@ -258,13 +258,13 @@ def _difference(data: Overlay, order: Record, item_ids: list[str], new_item_ids:
 
 
 def _item(order: Record, item_id: str) -> Record:
-    """Return the first item of that id. Raises IndexError, as upstream, where it was replaced before."""
+    """Return the first item of that id. Raises IndexError, as upstream, if it was replaced before."""
     found: list[Record] = [item for item in order["items"] if item["item_id"] == item_id]
     return found[0]
 
 
 def _surplus(order: Record, item_ids: list[str]) -> str | None:
-    """Return the first item that is asked for more often than the order has it."""
+    """Return the first item that `item_ids` names more often than the order has it."""
     there = [item["item_id"] for item in order["items"]]
     return next((one for one in item_ids if item_ids.count(one) > there.count(one)), None)
 

@@ -1,4 +1,4 @@
-"""TextArena's single-player games as an environment: the package's words and rules, success at its own win alone."""
+"""TextArena's single-player games as an environment: the package's words and rules; only its own win is success."""
 
 import copy
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ class TextArena(Environment[Beginning]):
         return single_player_tasks(cls.options.games)
 
     def reset(self, task: Beginning, seed: int) -> str:
-        """Begin the game. The task says it all; the seed changes nothing."""
+        """Begin the game. The episode depends only on the task; the seed changes nothing."""
         del seed
         self.play, self._family = task.play.copy(), family_of(task.game)
         if turns := self.play.game.state.max_turns:
@@ -77,7 +77,7 @@ class TextArena(Environment[Beginning]):
         if not play.over:
             return Outcome(play.messages[0], action_valid=valid)
         told = [play.messages[0]] if play.messages[0] and play.broken_by is None else []
-        # The reason of a lost game may tell what was hidden, and the task may be played again.
+        # The reason for a lost game may reveal what was hidden, and the task may be played again.
         score = self._score()
         return Outcome(
             "\n".join((*told, f"[GAME] {play.reason if score else 'The game is over.'}")),
@@ -89,26 +89,26 @@ class TextArena(Environment[Beginning]):
         )
 
     def expert(self) -> ExpertMove | None:
-        """Play well, where the game has a good player."""
+        """Play well, if the game has a good player."""
         player = EXPERTS.get(self._family)
         if player is None or self.play.over or (action := player(self.play.game)) is None:
             return None
         return ExpertMove(thought="I play the best move that I know.", action=action)
 
     def state_key(self) -> str:
-        """The state of the game, and what it draws next."""
+        """The state of the game, including that of its next draws."""
         play = self.play
         drawn = play.num_actions if self._family in DRAWS_IN_PLAY else None
         return repr((play.content(), play.broken_by, drawn))
 
     def snapshot(self) -> Self:
-        """Return an independent copy. What the copy draws hangs on its own number of actions."""
+        """Return an independent copy. The copy's draws depend on its own number of actions."""
         other = copy.copy(self)
         other.play = self.play.copy()
         return other
 
     def _reward(self) -> float:
-        """Return the package's reward, from 0 on; it pays for part of a solution in most games."""
+        """Return the package's reward, at least 0; in most games it also pays for part of a solution."""
         return min(max(self.play.rewards().get(0, 0.0), 0.0), 1.0)
 
     def _score(self) -> float:

@@ -1,6 +1,6 @@
-"""What a good player does next, from the state of a game. The package has none.
+"""Good players, who choose the next action from the state of a game. The package has none.
 
-A player of Sudoku and Minesweeper is told what is hidden; the others know no more than the agent.
+The players of Sudoku and Minesweeper know what is hidden; the others know no more than the agent.
 """
 
 import itertools
@@ -14,7 +14,7 @@ _MOST_CODES: Final = 5_000
 
 
 def frozen_lake(game: Any) -> str | None:
-    """Take the first step of a shortest way around the holes."""
+    """Take the first step of a shortest path around the holes."""
     told = game.state.game_state
     grid, start, goal = told["grid"], tuple(told["player_pos"]), tuple(told["goal_pos"])
     first: dict[Cell, str] = {start: ""}
@@ -31,7 +31,7 @@ def frozen_lake(game: Any) -> str | None:
 
 
 def guess_the_number(game: Any) -> str:
-    """Halve what the hints leave."""
+    """Halve the range that the hints leave."""
     low, high = game.min_number, game.max_number
     for number, hint in game.state.game_state["guess_history"]:
         low, high = (max(low, number + 1), high) if hint == "higher" else (low, min(high, number - 1))
@@ -39,7 +39,7 @@ def guess_the_number(game: Any) -> str:
 
 
 def mastermind(game: Any) -> str | None:
-    """Guess the first code that fits all answers so far; None where there are too many codes to look through."""
+    """Guess the first code that fits all answers so far; None if there are too many codes to look through."""
     told = game.state.game_state
     numbers, length = range(1, told["num_numbers"] + 1), told["code_length"]
     if len(numbers) ** length > _MOST_CODES:
@@ -60,7 +60,7 @@ def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
 
 
 def lights_out(game: Any) -> str | None:
-    """Press the first light of the fewest presses that turn all off."""
+    """Press the first light of the fewest presses that turn all lights off."""
     size: int = game.size
     pressed = _presses(game.state.game_state["grid"], size)
     if not pressed:
@@ -69,7 +69,7 @@ def lights_out(game: Any) -> str | None:
 
 
 def _presses(grid: Sequence[Sequence[bool]], size: int) -> list[int]:
-    """Try all presses of the first row: each light of a row below must then put out the one above it."""
+    """Try all presses of the first row; then each row below must put out the lights in the row above it."""
     best: list[int] | None = None
     for first in itertools.product((False, True), repeat=size):
         lit = [list(row) for row in grid]
@@ -122,4 +122,4 @@ EXPERTS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "Sudoku": sudoku,
     "ThreeCardMonte": three_card_monte,
 }
-"""By family; others have no expert."""
+"""Experts by family; other families have none."""

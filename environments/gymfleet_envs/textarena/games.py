@@ -1,4 +1,4 @@
-"""The package's games: which can be played, with what words each tells a win, and how one begins from a seed."""
+"""The package's games: which can be played, each one's words for a win, and how one begins from a seed."""
 
 import importlib
 import random
@@ -35,7 +35,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "WordSearch": _DOWNLOADS,
     "Wordle": _DOWNLOADS,
 }
-"""Families of single-player games, and single ones, that are not played, each with the reason."""
+"""Families of single-player games, and single games, that are not played, each with the reason."""
 WON: Final[Mapping[str, str]] = {
     "Bandit": "Congratulations! ",
     "Crosswords": "Congratulations! ",
@@ -51,11 +51,11 @@ WON: Final[Mapping[str, str]] = {
     "Sudoku": "Congratulations! ",
     "ThreeCardMonte": "Correct! ",
 }
-"""How the reason of a game's end begins where it was won: families of single-player games that are played."""
+"""The families of single-player games that are played, each with the first words of the reason for a won game's end."""
 DRAWS_IN_PLAY: Final = frozenset({"Bandit", "Game2048", "Minesweeper"})
-"""Families that draw after the beginning too: what comes then depends on the seed and the number of actions so far."""
+"""Families that also draw after the beginning: these draws depend on the seed and the number of actions so far."""
 _SPLIT_BY_SEED: Final = DRAWS_IN_PLAY | {"Sudoku"}
-"""Families whose games differ wherever their seeds do; so ten draws of a Sudoku need not be made to keep one."""
+"""Families whose games differ whenever their seeds do, so that no Sudoku has to be drawn ten times to keep one."""
 _PREFIX: Final = "textarena.envs."
 _MAX_SEED: Final = 2**31
 _TRIES: Final = 100
@@ -73,12 +73,12 @@ class Beginning:
 
     @cached_property
     def play(self) -> Play:
-        """The game as it begins; nobody plays it itself, only copies of it. Raises what the game raises."""
+        """The game at its beginning; only copies of it are played. Raises the game's own errors."""
         return begin(_made(self.game), f"{self.game}/{self.seed}", self.seed, self.num_players)
 
     @property
     def content(self) -> str:
-        """What makes it another task: how it begins, or its seed."""
+        """A text that differs for different tasks: the game's beginning, or its seed."""
         by_seed = self.num_players > 1 or family_of(self.game) in _SPLIT_BY_SEED
         return f"{self.game}\n{self.seed if by_seed else self.play.content()}"
 

@@ -1,4 +1,4 @@
-"""One game of the package under way: its own random numbers, its messages, and no action that could break it."""
+"""One game of the package in progress: its own random numbers, its messages, and protection from breaking actions."""
 
 import copy
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _NOT_STATE: Final = frozenset({"logs", "observations", "step_info", "game_info",
 
 
 class GameStuck(Exception):
-    """A move took the game too long, which may be the machine's doing as well as the text's: it is no score."""
+    """A move took the game too long. The cause may be the machine or the text, so there is no score."""
 
 
 class Play:
-    """A game, and what each player has not been shown yet.
+    """A game, and the messages that each player has not seen yet.
 
-    All that a game draws comes from `seed` and the number of actions so far, so a copy draws what the original does.
+    All draws of a game come from `seed` and the number of actions so far, so a copy draws the same as the original.
     """
 
     def __init__(self, game: Any, seed: str, num_players: int) -> None:
@@ -27,7 +27,7 @@ class Play:
         self.seed = seed
         self.num_actions = 0
         self.broken_by: int | None = None
-        """The player whose text made the game fail; who has lost."""
+        """The player whose text made the game fail, and who has lost."""
         self.messages: list[str] = [""] * num_players
 
     def copy(self) -> Self:
@@ -49,16 +49,16 @@ class Play:
 
     @property
     def reason(self) -> str:
-        """Why it ended; empty where the game gives no reason. It may tell the solution."""
+        """Why the game ended; empty if the game gives no reason. It may reveal the solution."""
         return str(self.game.state.game_info[0].get("reason") or "")
 
     @property
     def ended_invalid(self) -> bool:
-        """Whether a move that the game did not take ended it."""
+        """Whether a move that the game did not accept ended it."""
         return self.broken_by is not None or any(told["invalid_move"] for told in _players(self.game.state.game_info))
 
     def rewards(self) -> Mapping[int, float]:
-        """What each player was given, on the package's scale of -1 to 1; nothing before the end.
+        """Return each player's reward, on the package's scale of -1 to 1; none before the end.
 
         (Slitherlink and ThreeCardMonte give a text for the reward of an invalid move.)
         """
@@ -68,9 +68,9 @@ class Play:
         return {player: float(reward) for player, reward in given.items() if isinstance(reward, int | float)}
 
     def act(self, action: str) -> bool:
-        """Take an action of the player who is to move; return whether the game took it for a move.
+        """Take an action of the player to move; return whether the game accepted it as a move.
 
-        A text that makes the game fail loses it: the game may have been changed half-way. Raises GameStuck.
+        A text that makes the game fail loses the game, which may be changed half-way. Raises GameStuck.
         """
         if "[" not in action and "]" not in action:  # as the package's ActionFormattingWrapper
             action = f"[{action}]"
@@ -90,7 +90,7 @@ class Play:
         return not (self.game.state.error_count or self.ended_invalid)
 
     def collect(self) -> None:
-        """Take over the game's new messages, as the package words them; a player's own action is not repeated to it."""
+        """Take over the game's new messages, in the package's words; a player does not see its own action again."""
         state = self.game.state
         for player, told in state.observations.items():
             lines = [self.messages[player]] if self.messages[player] else []
@@ -111,7 +111,7 @@ class Play:
 
 
 def begin(game: Any, key: str, seed: int, num_players: int) -> Play:
-    """Begin a game; `key` is the seed of all that it draws in play. Raises what the game raises."""
+    """Begin a game; `key` is the seed of all its draws in play. Raises the game's own errors."""
     play = Play(game, key, num_players)
     with own_random(key):
         game.reset(num_players=num_players, seed=seed)
@@ -124,7 +124,7 @@ def _players(game_info: Mapping[int, Any]) -> list[Mapping[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """Return a text of data that does not depend on the order of sets, nor on where objects lie."""
+    """Return data as a text that depends neither on the order of sets nor on the addresses of objects."""
     match value:
         case dict():
             return "{" + ",".join(f"{_text(key)}:{_text(item)}" for key, item in value.items()) + "}"

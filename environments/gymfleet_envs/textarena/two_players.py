@@ -1,4 +1,4 @@
-"""Games for two players that are both agents: `gymfleet_envs.textarena.two_players:TextArenaTwoPlayers`."""
+"""Games with agents as both players: `gymfleet_envs.textarena.two_players:TextArenaTwoPlayers`."""
 
 import copy
 import hashlib
@@ -46,14 +46,14 @@ class TextArenaTwoPlayers(Environment[Beginning]):
         return ""
 
     def step(self, action: str) -> Outcome:
-        """Play a move of the player who is to move; a second invalid one in a row loses."""
+        """Play a move of the player to move; a second invalid move in a row loses."""
         if self.play.over:
             return Outcome("", terminated=True, action_valid=False)
         valid = self.play.act(action)
         return Outcome("", terminated=self.play.over, action_valid=valid)
 
     def game(self) -> Game:
-        """What each player has been told since its last move."""
+        """Return the messages to each player since that player's last move."""
         play = self.play
         rewards = play.rewards()
         seats = {}
@@ -66,7 +66,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
         return Game(None if play.over else self.seats[play.mover], seats)
 
     def admissible_actions(self) -> Sequence[str]:
-        """All moves of the player who is to move."""
+        """All moves of the player to move."""
         return [] if self.play.over else _MOVES[self._family](self.play.game.state.game_state)
 
     def state_key(self) -> str:
@@ -74,7 +74,7 @@ class TextArenaTwoPlayers(Environment[Beginning]):
         return repr((self.play.content(), self.play.broken_by))
 
     def state_digest(self) -> str:
-        """Of the same, and of what each player has yet to be told."""
+        """A digest of the whole game, and of the messages that each player has not seen yet."""
         return hashlib.sha256(repr((self.state_key(), self.play.messages)).encode()).hexdigest()
 
     def snapshot(self) -> Self:

@@ -22,12 +22,12 @@ _MAX_INPUTS: Final = 16
 
 
 class _NotUnderstood(Exception):
-    """The action is no command; the message is the observation."""
+    """The action is not a command; the message is the observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed(Exception):
-    """The command was understood and cannot be done now."""
+    """The command was understood, but cannot be carried out now."""
 
     observation: str
 
@@ -62,7 +62,7 @@ class TextCraft(Environment[CraftTask]):
         return generated_tasks() if data is None else minecraft_tasks(data)
 
     def reset(self, task: CraftTask, seed: int) -> str:
-        """Empty hands. The task says it all; the seed changes nothing."""
+        """Begin with empty hands. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._task = task
         self._inventory = {}
@@ -86,7 +86,7 @@ class TextCraft(Environment[CraftTask]):
         return None if self._solved else next_move(self._task.book, self._inventory, self._task.goal)
 
     def state_key(self) -> str:
-        """What one holds, in any order."""
+        """The inventory, in any order."""
         return f"{self._solved} {sorted(self._inventory.items())}"
 
     def snapshot(self) -> Self:
@@ -139,7 +139,7 @@ class TextCraft(Environment[CraftTask]):
         return f"Crafted {recipe.output.count} {item_id(recipe.output.name)}"
 
     def _as_upstream_shows(self, wanted: Amount | None, name: str) -> str:
-        """Return what AgentGym's server says of the item: the text of one of its Python objects."""
+        """Return the words of AgentGym's server for the item: the text of one of its Python objects."""
         identifier = item_id(name)[:200]
         tag, item = (identifier, None) if self._task.book.is_kind(name) else (None, identifier)
         count = wanted.count if wanted else 1

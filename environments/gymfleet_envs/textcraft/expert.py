@@ -1,4 +1,4 @@
-"""The planner: which command comes next on the way to an item."""
+"""The planner, which finds the next command on the way to an item."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ class _Craft:
 
 
 def next_move(book: RecipeBook, inventory: Mapping[str, int], goal: str) -> ExpertMove | None:
-    """The next step of a plan from this inventory; None when the goal cannot be made."""
+    """Return the next step of a plan from this inventory; None if the goal cannot be made."""
     if book.depth(goal) >= UNREACHABLE:
         return None
     if book.gettable(goal):
         return ExpertMove(thought=f"No command crafts {goal}, so I get it.", action=f"get 1 {goal}")
     needs, crafts = _demand(book, inventory, goal)
-    # Every made ingredient has a lower depth than what it goes into, so the lowest craft lacks raw items alone.
+    # Every made ingredient has a lower depth than its product, so the lowest craft lacks only raw items.
     craft = min(crafts, key=lambda craft: (book.depth(craft.recipe.output.name), craft.recipe.output.name))
     product = craft.recipe.output.name
     for amount in craft.inputs:
@@ -41,12 +41,12 @@ def next_move(book: RecipeBook, inventory: Mapping[str, int], goal: str) -> Expe
 
 
 def _demand(book: RecipeBook, inventory: Mapping[str, int], goal: str) -> tuple[dict[str, int], list[_Craft]]:
-    """How much of each item the plan uses up, and the crafts that are still to do."""
+    """Return how much of each item the plan uses up, and the crafts that are still to do."""
     needs = {goal: inventory.get(goal, 0) + 1}
     crafts: list[_Craft] = []
     done: set[str] = set()
     while waiting := [name for name in needs if name not in done]:
-        # Deepest first: all that consumes an item has then been counted.
+        # Deepest first: everything that consumes an item has then been counted.
         name = max(waiting, key=lambda name: (book.depth(name), name))
         done.add(name)
         missing = needs[name] - inventory.get(name, 0)
@@ -62,7 +62,7 @@ def _demand(book: RecipeBook, inventory: Mapping[str, int], goal: str) -> tuple[
 
 
 def _concrete(book: RecipeBook, inventory: Mapping[str, int], amount: Amount, times: int) -> str:
-    """The item to use for an ingredient: one in stock, else the easiest of the kind."""
+    """Return the item to use for an ingredient: one in stock, else the easiest of the kind."""
     members = book.members(amount.name)
     in_stock = [name for name in members if inventory.get(name, 0) >= amount.count * times]
     return min(in_stock or members, key=lambda name: (book.depth(name), name))

@@ -1,4 +1,4 @@
-"""Generated recipe trees: own items, a goal of a given depth, commands that lead nowhere."""
+"""Generated recipe trees: items of our own, a goal of a given depth, commands that lead nowhere."""
 
 import random
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class _Shape:
     generic_share: float = 0.0
     """How often a made ingredient is named by its kind alone."""
     max_steps: int = 20
-    """A task that takes more is drawn again."""
+    """A task that takes more steps is drawn again."""
 
 
 _SHAPES: Final = {
@@ -46,7 +46,7 @@ _SHAPES: Final = {
 
 
 class _Builder:
-    """Grows the tree from the goal down; items are new or already there, never above themselves."""
+    """Grows the tree from the goal down; items are new or reused, but never their own ingredients."""
 
     def __init__(self, rng: random.Random, shape: _Shape) -> None:
         self._rng = rng
@@ -70,7 +70,7 @@ class _Builder:
         return iter(self._rng.sample(names, 100))
 
     def _make(self, depth: int) -> str:
-        """An item of exactly this depth."""
+        """Return an item of exactly this depth."""
         if depth == 0:
             name = next(self._names[True])
             self._depths[name] = 0
@@ -80,7 +80,7 @@ class _Builder:
     def _add_recipe(self, depth: int, reuse: float) -> str:
         names = [self._pick(depth - 1, reuse if depth == 1 else 0.0)]
         for _ in range(self._rng.randint(1, self._shape.max_inputs) - 1):
-            # Side branches are shallow, or a tree of depth 4 outgrows the turns of an episode.
+            # Side branches are shallow, because a tree of depth 4 would otherwise outgrow the turns of an episode.
             name = self._pick(self._rng.randint(0, min(depth - 1, 1)), reuse)
             if name not in names:
                 names.append(name)
@@ -99,7 +99,7 @@ class _Builder:
         return self._rng.randint(1, self._shape.max_count if self._depths[name] == 0 else 2)
 
     def _call(self, name: str) -> str:
-        """The item's own name, or its kind: `walnut wheel` or `wheel`."""
+        """Return the item's own name, or its kind: `walnut wheel` or `wheel`."""
         kind = name.rpartition(" ")[2]
         if kind in _RAW_FORM_SET or (kind not in self._kinds and self._rng.random() >= self._shape.generic_share):
             return name
@@ -149,5 +149,5 @@ def _fingerprint(task: CraftTask) -> str:
 
 
 def generated_tasks() -> GeneratedTasks[CraftTask]:
-    """Four levels: the depth of the goal's recipe tree."""
+    """Return tasks of four levels, which are the depths of the goal's recipe tree."""
     return GeneratedTasks("textcraft", _generate, _fingerprint, levels=tuple(_SHAPES), default_level="depth_2")

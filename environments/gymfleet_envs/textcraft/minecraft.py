@@ -1,4 +1,4 @@
-"""Minecraft's own recipes, in the selection and reading that TextCraft (ADaPT, AgentGym) gives them."""
+"""Minecraft's own recipes, as TextCraft (ADaPT, AgentGym) selects and reads them."""
 
 import json
 import random
@@ -48,7 +48,7 @@ class _Crafting(BaseModel, ABC):
 
     @abstractmethod
     def slots(self) -> Iterator[_Slot]:
-        """What each filled place of the grid takes."""
+        """Yield the ingredient for each filled place of the grid."""
 
 
 class _Shaped(_Crafting):
@@ -79,10 +79,9 @@ _CRAFTING_TYPES: Final = ("minecraft:crafting_shaped", "minecraft:crafting_shape
 
 
 def minecraft_tasks(data: Path) -> ListedTasks[CraftTask]:
-    """Every craftable item is a goal; ids number the goals by depth, then by name.
+    """Return a task for every craftable item; ids number the goals by depth, then by name.
 
-    Nine in ten goals of the last digit 0 to 7 are for training, 8 for validation,
-    9 for testing. Raises `TaskDataError`.
+    Goals whose id ends in 0 to 7 are for training, in 8 for validation, in 9 for testing. Raises `TaskDataError`.
     """
     book = load_recipes(data)
     goals = sorted((book.depth(name), name) for name in {recipe.output.name for recipe in book.recipes})
@@ -118,7 +117,7 @@ def load_recipes(data: Path) -> RecipeBook:
 
 
 def _read(path: Path) -> _Shaped | _Shapeless | None:
-    """A crafting recipe; None for smelting, stonecutting and the like."""
+    """Return a crafting recipe; None for smelting, stonecutting and the like."""
     text = read_text("textcraft", path, max_bytes=_MAX_FILE_BYTES)
     try:
         raw = json.loads(text)
@@ -185,7 +184,7 @@ class _Selection:
 
 
 def _commands(book: RecipeBook, goal: str) -> tuple[str, ...]:
-    """All recipes below the goal and up to ten others that use the same things, shuffled."""
+    """Return all recipes below the goal and up to ten others that use the same ingredients, shuffled."""
     recipes: dict[str, Recipe] = {}
     waiting, seen = [goal], {goal}
     while waiting:

@@ -46,9 +46,9 @@ class RecipeBook:
     """An immutable set of recipes.
 
     Args:
-        recipes: in the order in which alternatives are tried.
-        kinds: kind (Minecraft's "tag") to the items that count as one.
-        extra_items: items that exist without standing in a recipe.
+        recipes: the recipes, in the order in which alternatives are tried.
+        kinds: for each kind (Minecraft's "tag"), the items that belong to it.
+        extra_items: items that exist without being part of a recipe.
     """
 
     def __init__(
@@ -70,31 +70,31 @@ class RecipeBook:
         return name in self._kinds
 
     def gettable(self, name: str) -> bool:
-        """Raw items, those without a recipe, are taken from the surroundings."""
+        """Whether the item is raw: items without a recipe are taken from the surroundings."""
         return name in self._items and name not in self._by_output and name not in self._kinds
 
     def recipes_for(self, name: str) -> Sequence[Recipe]:
-        """All ways to make an item, or any item of a kind."""
+        """Return all ways to make an item, or any item of a kind."""
         if name in self._kinds:
             return [recipe for item in sorted(self._kinds[name]) for recipe in self._by_output.get(item, ())]
         return self._by_output.get(name, ())
 
     def members(self, name: str) -> Sequence[str]:
-        """The items that an ingredient's name admits."""
+        """Return the items that an ingredient's name admits."""
         return sorted(self._kinds.get(name, (name,)))
 
     def depth(self, name: str) -> int:
-        """Crafting levels between raw items and this one; `UNREACHABLE` when it cannot be made."""
+        """Return the crafting levels between raw items and this one; `UNREACHABLE` if it cannot be made."""
         if name in self._kinds:
             return min((self._depths.get(item, UNREACHABLE) for item in self._kinds[name]), default=UNREACHABLE)
         return self._depths.get(name, UNREACHABLE)
 
     def easiest(self, name: str) -> Recipe:
-        """The recipe with the least depth; raises KeyError for an item that has none."""
+        """Return the recipe with the least depth; raises KeyError for an item that has none."""
         return min(self._by_output[name], key=self._recipe_depth)
 
     def match(self, output: str, given: Sequence[Amount]) -> Recipe | None:
-        """The recipe of `output` that uses exactly `given`, each amount as a whole."""
+        """Return the recipe of `output` that uses exactly `given`, each amount as a whole."""
         for recipe in self._by_output.get(output, ()):
             left = list(given)
             # Named items first: a kind must not take the item that a later line names.

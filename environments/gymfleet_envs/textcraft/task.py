@@ -1,4 +1,4 @@
-"""What a TextCraft task holds."""
+"""The data of a TextCraft task."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gymfleet_envs.textcraft.recipes import RecipeBook
 
 @dataclass(frozen=True, slots=True)
 class CraftTask:
-    """Make `goal`; `commands` are shown, `book` decides what works."""
+    """Make `goal`; the agent sees `commands`, and `book` decides what works."""
 
     book: RecipeBook
     goal: str

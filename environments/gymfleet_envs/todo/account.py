@@ -1,7 +1,7 @@
-"""A Todoist account: projects with tasks, and what AgentGym's tools read and change of it.
+"""A Todoist account: projects with tasks, as AgentGym's tools read and change them.
 
-Accounts are immutable: a change returns another one. Field names and their order are those of Todoist's REST API as
-AgentGym shows it.
+Accounts are immutable: a change returns another account. Field names and their order are those of Todoist's REST API
+as AgentGym shows it.
 """
 
 import datetime
@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from gymfleet_envs.agentgym_tools.base import Refused
 
 Status: TypeAlias = tuple[tuple[tuple[Any, ...], ...], tuple[tuple[Any, ...], ...]]
-"""What AgentGym compares at the end, in the order of the account and without ids: the projects (order, color, name,
-is_favorite), and the tasks that are left (order, content, is_completed, priority, due_date)."""
+"""The state that AgentGym compares at the end, in the order of the account and without ids: the projects (order, color,
+name, is_favorite), and the tasks that are left (order, content, is_completed, priority, due_date)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Item:
     unit: str
 
     def shown(self) -> dict[str, Any]:
-        """As `get_tasks` lists it."""
+        """Return the task as `get_tasks` lists it."""
         return {
             "id": self.id, "order": self.order, "content": self.content, "is_completed": False,
             "priority": self.priority, "due_date": self.due_date,
@@ -38,7 +38,7 @@ class Item:
 
     @property
     def duration(self) -> str:
-        """As `get_task_duration` says it."""
+        """The duration as `get_task_duration` returns it."""
         return f"{self.amount}({self.unit})"
 
 
@@ -54,7 +54,7 @@ class Project:
     color: str = "charcoal"
 
     def shown(self) -> dict[str, Any]:
-        """As `get_projects` lists it."""
+        """Return the project as `get_projects` lists it."""
         return {
             "id": self.id, "order": self.order, "color": self.color, "name": self.name, "is_favorite": self.is_favorite
         }  # fmt: skip
@@ -67,12 +67,12 @@ class Account:
     projects: tuple[Project, ...]
 
     def items(self) -> Iterator[Item]:
-        """All tasks, project by project."""
+        """Yield all tasks, project by project."""
         for project in self.projects:
             yield from project.items
 
     def status(self) -> Status:
-        """Return what AgentGym compares."""
+        """Return the state that AgentGym compares."""
         projects = tuple((p.order, p.color, p.name, p.is_favorite) for p in self.projects)
         return projects, tuple((i.order, i.content, False, i.priority, i.due_date) for i in self.items())
 
@@ -96,7 +96,7 @@ class Account:
         return Account(tuple(projects))
 
     def with_due(self, task_id: str, due_date: str) -> "Account":
-        """Return the account after `update_task`. Raises `Refused` for what is no date."""
+        """Return the account after `update_task`. Raises `Refused` for a text that is not a date."""
         if not is_date(due_date):
             raise Refused("Date is invalid, a due_date has the form YYYY-MM-DD")
         return self._changed(lambda item: replace(item, due_date=due_date) if item.id == task_id else item)

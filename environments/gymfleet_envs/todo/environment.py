@@ -40,15 +40,15 @@ class Todo(ToolEnvironment[TodoTask]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[TodoTask]:
-        """Generated accounts, or AgentGym's tasks over the account that they start from."""
+        """Generated accounts, or AgentGym's tasks and the account from which they start."""
         return generated_tasks() if data is None else published_tasks(data)
 
     def state_key(self) -> str:
-        """The account, beside what every tool environment has."""
+        """The state of every tool environment, and the account."""
         return f"{super().state_key()}\n{self._account!r}"
 
     def admissible_actions(self) -> list[str]:
-        """All calls but those with a free text."""
+        """All calls except those with free text."""
         if self._over:
             return []
         found: list[tuple[str, dict[str, str]]] = [(name, {}) for name in _WITHOUT_ARGUMENTS]
@@ -108,7 +108,7 @@ class Todo(ToolEnvironment[TodoTask]):
 
 
 def _id(arguments: Any, name: str) -> str:
-    """Return an id, which a model may write as a number too."""
+    """Return an id, which a model may also write as a number."""
     return str(taken(arguments, name))
 
 

@@ -1,7 +1,7 @@
 """Generated tasks of todo: an account, a goal, and the calls that reach it.
 
-Answers are read from the account by the calls that the plan names, and none of them stands in the goal or can be chosen
-from a few: days, durations, lists of tasks, and changes.
+The plan's calls read the answer from the account, and no answer appears in the goal or can be chosen from a few:
+answers are days, durations, lists of tasks, and changes.
 """
 
 import datetime
@@ -24,7 +24,7 @@ _KINDS: Final[dict[str, tuple[Callable[[Draft], None], ...]]] = {
     "hard": (goals.delete_due_before, goals.complete_urgent, goals.postpone_important),
 }
 _MOST_ITEMS: Final = 4
-"""Of a project; it has two at least."""
+"""Limit on the tasks of a project; it has at least two."""
 
 
 def generated_tasks() -> GeneratedTasks[TodoTask]:

@@ -1,4 +1,4 @@
-"""The kinds of goals in generated accounts: each writes the goal, the calls that reach it, and the end."""
+"""The kinds of goals in generated accounts: each writes the goal, the calls that reach it, and the final state."""
 
 import datetime
 import json
@@ -37,7 +37,7 @@ class Draft:
         return project, self.rng.choice(project.items)
 
     def look(self, *projects: Project) -> None:
-        """Look at the projects, and at the tasks of some."""
+        """Look at all projects, and at the tasks of the given ones."""
         self.moves.append(Move.of("I need the ids of the projects first.", "get_projects"))
         for project in projects:
             self.moves.append(Move.of(f"I look at the tasks of {project.name}.", "get_tasks", project_id=project.id))
@@ -60,7 +60,7 @@ class Draft:
             self.now = self.now.without(item.id)
 
     def postpone(self, items: Sequence[Item], due: Sequence[str]) -> None:
-        """Give tasks other days."""
+        """Give tasks other due dates."""
         for item, day in zip(items, due, strict=True):
             thought = f"{item.content} is to be due on {day}."
             self.moves.append(Move.of(thought, "update_task", task_id=item.id, due_date=day))
@@ -78,7 +78,7 @@ def later(day: str, days: int) -> str:
 
 
 def due_date(draft: Draft) -> None:
-    """Ask when a task is due whose project is named."""
+    """Ask when a task is due; the goal names its project."""
     project, item = draft.some()
     draft.goal = f"When is the due date of {item.content} in {project.name}? {_DAY_FORM}"
     draft.look(project)
@@ -86,7 +86,7 @@ def due_date(draft: Draft) -> None:
 
 
 def duration(draft: Draft) -> None:
-    """Ask how long it takes."""
+    """Ask how long a task takes; the goal names its project."""
     project, item = draft.some()
     draft.goal = (
         f"What is the duration of the task {item.content} in {project.name}? "
@@ -98,7 +98,7 @@ def duration(draft: Draft) -> None:
 
 
 def complete(draft: Draft) -> None:
-    """Mark it as completed."""
+    """Mark a task as completed; the goal names its project."""
     project, item = draft.some()
     draft.goal = f"I have finished the task {item.content} in {project.name}, please mark it as completed."
     draft.look(project)
@@ -106,7 +106,7 @@ def complete(draft: Draft) -> None:
 
 
 def move_to(draft: Draft) -> None:
-    """Give it a day that is named."""
+    """Give a task a due date that the goal names."""
     project, item = draft.some()
     day = later(item.due_date, draft.rng.randint(1, 30))
     draft.goal = f"Please change the due date of {item.content} in {project.name} to {day}."
@@ -115,7 +115,7 @@ def move_to(draft: Draft) -> None:
 
 
 def favourite(draft: Draft) -> None:
-    """Mark a project."""
+    """Mark a project as favourite."""
     project = draft.rng.choice(draft.start.projects)
     draft.goal = f"Please mark the project {project.name} as my favorite."
     draft.look()
@@ -124,7 +124,7 @@ def favourite(draft: Draft) -> None:
 
 
 def find_and_complete(draft: Draft) -> None:
-    """A task whose project is not named."""
+    """Complete a task; the goal does not name its project."""
     _, item = draft.some()
     draft.goal = f"Finally, I have completed the task {item.content}, please mark it as completed."
     draft.search(item)
@@ -132,7 +132,7 @@ def find_and_complete(draft: Draft) -> None:
 
 
 def postpone(draft: Draft) -> None:
-    """The same, with a day that is to be worked out."""
+    """Postpone a task; the goal does not name its project, and the new day has to be worked out."""
     _, item = draft.some()
     days = draft.rng.randint(2, 20)
     draft.goal = f"I cannot do the task {item.content} in time, please extend its due date by {days} days."
@@ -141,7 +141,7 @@ def postpone(draft: Draft) -> None:
 
 
 def due_before(draft: Draft) -> None:
-    """The tasks of a project that are due before a day: some, and not all."""
+    """Ask for the tasks of a project that are due before a day: some, but not all."""
     project = max(draft.start.projects, key=lambda project: len({item.due_date for item in project.items}))
     days = sorted({item.due_date for item in project.items})
     day = later(draft.rng.choice(days[1:] or days), 0 if len(days) > 1 else 1)
@@ -151,7 +151,7 @@ def due_before(draft: Draft) -> None:
 
 
 def total_duration(draft: Draft) -> None:
-    """The sum of the durations of a project's tasks."""
+    """Ask for the sum of the durations of a project's tasks."""
     project = draft.rng.choice(draft.start.projects)
     draft.goal = (
         f"How many minutes do all tasks of the {project.name} project take in total? "
@@ -165,7 +165,7 @@ def total_duration(draft: Draft) -> None:
 
 
 def delete_due_before(draft: Draft) -> None:
-    """Delete what is due before a day, in all projects."""
+    """Delete the tasks that are due before a day, in all projects."""
     found = sorted(draft.start.items(), key=lambda item: item.due_date)
     day = later(found[draft.rng.randint(1, 3)].due_date, 1)  # two to four tasks, or more that are due on one day
     draft.goal = f"Please delete all tasks of my projects that are due before {day}."
@@ -174,7 +174,7 @@ def delete_due_before(draft: Draft) -> None:
 
 
 def complete_urgent(draft: Draft) -> None:
-    """Complete what has one priority, in all projects."""
+    """Complete the tasks of one priority, in all projects."""
     items = list(draft.start.items())
     priority = _priority(draft, items)
     draft.goal = f"I have done every task with priority {priority}, please mark them as completed in all my projects."
@@ -183,7 +183,7 @@ def complete_urgent(draft: Draft) -> None:
 
 
 def postpone_important(draft: Draft) -> None:
-    """Postpone what has a high priority, in all projects."""
+    """Postpone the tasks of a high priority, in all projects."""
     items = list(draft.start.items())
     priority, days = _priority(draft, items), draft.rng.randint(2, 14)
     draft.goal = f"Please extend the due date of each task with priority {priority} in all my projects by {days} days."
@@ -193,7 +193,7 @@ def postpone_important(draft: Draft) -> None:
 
 
 def _priority(draft: Draft, items: Sequence[Item]) -> int:
-    """Draw a priority that few enough tasks have for the turns that there are."""
+    """Draw a priority that few enough tasks have for the turn limit."""
     counts = Counter(item.priority for item in items)
     few = [priority for priority, count in sorted(counts.items()) if 2 <= count <= _MOST_CHANGES]
     return draft.rng.choice(few or [min(counts, key=lambda priority: counts[priority])])

@@ -1,4 +1,4 @@
-"""AgentGym's tasks of todo, over the account that they start from: `todo.jsonl` and `start/projects.json`."""
+"""AgentGym's tasks of todo, and the account from which they start: `todo.jsonl` and `start/projects.json`."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from gymfleet_envs.todo.ids import Ids
 from gymfleet_envs.todo.task import TodoTask
 
 TESTED: Final = frozenset({19, 20, 21, 24, 26, 28, 32, 33, 34, 37, 41, 53, 57, 65, 67, 69, 73, 76, 104, 115})
-"""AgentEval's twenty: those that AgentTraj-L, the training set, leaves out."""
+"""AgentEval's twenty tasks, which AgentTraj-L, the training set, leaves out."""
 _PROJECT: Final = ("order", "color", "name", "is_favorite")
 _TASK: Final = ("order", "content", "is_completed", "priority", "due_date")
 _START: Final = "projects.json"
@@ -47,7 +47,7 @@ def _task(read: Published, projects: list[dict[str, Any]], data: Path) -> TodoTa
 
 
 def _read_projects(data: Path) -> list[dict[str, Any]]:
-    """Return what `start/projects.json`, or `projects.json`, holds."""
+    """Return the content of `start/projects.json`, or of `projects.json`."""
     path = next((path for path in (data / "start" / _START, data / _START) if path.is_file()), None)
     if path is None:
         raise TaskDataError(f"todo: {data} has no start/{_START}: every published task starts from its account")
@@ -96,7 +96,7 @@ def _status(answer: Any, where: str) -> Status:
 
 
 def _plan(account: Account, status: Status, answer: Any, *, deletes: bool) -> tuple[Move, ...]:
-    """Return calls that turn the account into its end; none where the tools cannot do that."""
+    """Return calls that bring the account to its final state; none if the tools cannot do that."""
     moves = [Move.of("I look at the projects first.", "get_projects")]
     now = account
     for project, (_, _, _, favorite) in zip(account.projects, status[0], strict=False):

@@ -8,14 +8,14 @@ from gymfleet_envs.todo.account import Account, Status
 
 @dataclass(frozen=True, slots=True)
 class TodoTask:
-    """A goal, the account in which it is to be reached, and what must be so at the end."""
+    """A goal, the account in which to reach it, and the required answer and final state."""
 
     goal: str
     date: str
     location: str
     account: Account
     answer: str
-    """What `finish` must be called with, as JSON: `"done"` for a change."""
+    """The required answer to `finish`, as JSON: `"done"` for a change."""
     status: Status
-    """What the account must be like at the end, in questions as in the beginning."""
+    """The required state of the account at the end; for questions, the state at the beginning."""
     plan: tuple[Move, ...]

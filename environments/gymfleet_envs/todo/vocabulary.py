@@ -1,4 +1,4 @@
-"""What generated accounts are made of."""
+"""The vocabulary of generated accounts."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""A generated climate: what the weather is at any place on any day of a world, as a function of the world's seed.
+"""A generated climate: the weather at any place on any day of a world, as a function of the world's seed.
 
-Only additions, multiplications and hashes are used, which give the same on every machine. Values do not depend on how
-one came to ask for them: of a year ago, of today, of next week.
+It uses only additions, multiplications and hashes, which give the same on every machine. A value does not depend on the
+kind of request for it: as a day a year ago, today, or next week.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from gymfleet_envs.agentgym_tools.base import Refused
 from gymfleet_envs.weather.service import Series
 
 _CELL: Final = 0.0625
-"""Degrees: places in one cell have one weather."""
+"""The size of a cell in degrees: all places in a cell have the same weather."""
 _KNOT_DAYS: Final = 4
 _DAYS_PER_YEAR: Final = 365.25
 _WARMEST: Final = 105
@@ -92,7 +92,7 @@ class Climate:
         return 29.0 - 0.42 * away + 0.26 * away * season + 5.5 * self._drift("temp", cell, day)
 
     def _drift(self, kind: str, cell: tuple[int, int], day: int) -> float:
-        """Return something in [-1, 1] that changes smoothly over the days."""
+        """Return a number in [-1, 1] that changes smoothly over the days."""
         knot, rest = divmod(day, _KNOT_DAYS)
         before, after = (2 * _chance(self.seed, kind, *cell, knot + i) - 1 for i in (0, 1))
         share = rest / _KNOT_DAYS
@@ -119,7 +119,7 @@ def _temperatures(climate: Climate, cell: tuple[int, int], days: range) -> tuple
 
 
 def _fallen(climate: Climate, cell: tuple[int, int], day: int) -> float:
-    """Return the millimetres of water that fall on a day: on four of ten, a little on most of them."""
+    """Return the millimetres of water that fall on a day: it falls on four days of ten, only a little on most."""
     wet = _chance(climate.seed, "wet", *cell, day) < 0.4
     much = _chance(climate.seed, "much", *cell, day)
     return 0.2 + 32 * much * much * much if wet else 0.0
@@ -147,13 +147,13 @@ _SERIES: Final[dict[Series, _Values]] = {
 
 
 def _wave(turns: float) -> float:
-    """Return a parabola's likeness of a sine, in [-1, 1], which begins to rise at 0 and has a period of 1."""
+    """Return a sine made of parabolas, in [-1, 1], which begins to rise at 0 and has a period of 1."""
     part = turns % 1
     return 16 * part * (0.5 - part) if part < 0.5 else 16 * (part - 0.5) * (part - 1)
 
 
 @lru_cache(maxsize=65_536)
 def _chance(*what: object) -> float:
-    """Return a number in [0, 1) that only depends on what it is for."""
+    """Return a number in [0, 1) that depends only on the arguments."""
     digest = blake2b(repr(what).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

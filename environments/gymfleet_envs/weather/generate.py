@@ -1,6 +1,6 @@
 """Generated tasks of weather: a world, a day, a question, and the calls that answer it.
 
-Every answer is a number that the plan works out from what the tools say, with the tools' own code.
+Every answer is a number that the plan works out from the tools' results, with the tools' own code.
 """
 
 import datetime

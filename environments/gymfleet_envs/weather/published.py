@@ -1,4 +1,4 @@
-"""AgentGym's questions about the real weather, with imported responses of Open-Meteo's."""
+"""AgentGym's questions about the real weather, with imported responses of Open-Meteo."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ TESTED: Final = frozenset({
     4, 12, 16, 17, 18, 20, 22, 39, 61, 105, 142, 211, 217, 260, 272, 285, 287, 289, 296, 298, 302, 305, 311, 312, 317,
     319, 322, 323, 327, 328, 330, 332,
 })  # fmt: skip
-"""Those that AgentTraj-L, the training set, leaves out: AgentEval's twenty, and twelve that neither has."""
+"""The tasks that AgentTraj-L, the training set, leaves out: AgentEval's twenty, and twelve that neither has."""
 
 
 def published_tasks(data: Path) -> PublishedTasks[Question[Service]]:

@@ -13,7 +13,7 @@ _ROUNDED = "Please provide the answer as a number with one decimal."
 
 
 class Draft:
-    """A question in the making. `call` makes a call and puts it into the plan."""
+    """A question in the making. `call` makes a call and adds it to the plan."""
 
     def __init__(self, rng: random.Random, climate: Climate, today: datetime.date) -> None:
         self.rng = rng
@@ -26,7 +26,7 @@ class Draft:
 
     @staticmethod
     def is_first(climate: Climate, city: Place) -> bool:
-        """Whether a search finds this city before its namesake."""
+        """Return whether a search finds this city before its namesake."""
         return next(other for other in climate.cities if other.name == city.name) == city
 
     def day(self, days: int) -> str:
@@ -63,7 +63,7 @@ class Draft:
 
 
 def yesterday(draft: Draft) -> None:
-    """The mean temperature of yesterday, here."""
+    """Ask for yesterday's mean temperature here."""
     draft.goal = f"What was the average temperature in Celsius yesterday? {_NUMBER}"
     draft.where()
     draft.when()
@@ -71,7 +71,7 @@ def yesterday(draft: Draft) -> None:
 
 
 def elevation(draft: Draft) -> None:
-    """The height of a city that is named."""
+    """Ask for the height of a city that the goal names."""
     city = draft.others[0]
     draft.goal = f"What is the elevation of {city.name} in meters? {_NUMBER}"
     at = draft.locate(city)
@@ -79,7 +79,7 @@ def elevation(draft: Draft) -> None:
 
 
 def highest_today(draft: Draft) -> None:
-    """The highest temperature of today, in a city that is named."""
+    """Ask for today's highest temperature in a city that the goal names."""
     city = draft.others[0]
     draft.goal = f"What is the highest temperature in {city.name} today? {_NUMBER}"
     draft.when()
@@ -87,7 +87,7 @@ def highest_today(draft: Draft) -> None:
 
 
 def lowest_tomorrow(draft: Draft) -> None:
-    """The lowest temperature of tomorrow, in a city that is named."""
+    """Ask for tomorrow's lowest temperature in a city that the goal names."""
     city = draft.others[0]
     draft.goal = f"How cold will it get in {city.name} tomorrow? Give me the lowest temperature. {_NUMBER}"
     draft.when()
@@ -95,7 +95,7 @@ def lowest_tomorrow(draft: Draft) -> None:
 
 
 def spread(draft: Draft) -> None:
-    """The difference of the extremes of a day to come."""
+    """Ask for the difference between the extremes of a future day."""
     city, days = draft.others[0], draft.rng.randint(2, 9)
     draft.goal = (
         f"I will travel to {city.name} in {days} days. What is the difference between the highest and the lowest "
@@ -107,7 +107,7 @@ def spread(draft: Draft) -> None:
 
 
 def rain_of_days(draft: Draft) -> None:
-    """The rain, or where there is none the snow, of the last days, here."""
+    """Ask for the rain here in the last days, or for the snow if there was no rain."""
     days = draft.rng.randint(10, 28)
     draft.where()
     draft.when()
@@ -126,7 +126,7 @@ def rain_of_days(draft: Draft) -> None:
 
 
 def distance(draft: Draft) -> None:
-    """The way from here to a city."""
+    """Ask for the distance from here to a city."""
     city = draft.others[0]
     draft.goal = (
         f"How many kilometers is it from here to {city.name}? Please provide the answer as a number, rounded to the "
@@ -142,7 +142,7 @@ def distance(draft: Draft) -> None:
 
 
 def namesake(draft: Draft) -> None:
-    """The lowest temperature of yesterday in the one of two cities that a search lists second."""
+    """Ask for yesterday's lowest temperature in a city that a search lists second, after its namesake."""
     city = draft.rng.choice([c for c in draft.climate.cities if not draft.is_first(draft.climate, c)])
     where = f"{city.name}, the one in the country {city.country_code}"
     draft.goal = f"What was the lowest temperature yesterday in {where}? {_NUMBER}"
@@ -151,7 +151,7 @@ def namesake(draft: Draft) -> None:
 
 
 def against_last_year(draft: Draft) -> None:
-    """Today's mean against that of this day a year ago."""
+    """Compare today's mean temperature here with that of this day a year ago."""
     ago = -365
     draft.goal = (
         "How many degrees higher is the average temperature here today than it was here 365 days ago? A negative "
@@ -165,7 +165,7 @@ def against_last_year(draft: Draft) -> None:
 
 
 def warmer(draft: Draft) -> None:
-    """One city against another, some days ahead."""
+    """Compare one city with another, some days ahead."""
     one, other, days = draft.others[0], draft.others[1], draft.rng.randint(1, 10)
     draft.goal = (
         f"In {days} days, how many degrees will the highest temperature in {one.name} be above the highest temperature "
@@ -179,7 +179,7 @@ def warmer(draft: Draft) -> None:
 
 
 def highest_of_three(draft: Draft) -> None:
-    """The highest temperature in three cities."""
+    """Ask for the highest temperature in three cities."""
     cities = draft.others[:3]
     names = f"{cities[0].name}, {cities[1].name} and {cities[2].name}"
     draft.goal = f"What was the highest temperature anywhere in {names} yesterday? {_NUMBER}"
@@ -190,7 +190,7 @@ def highest_of_three(draft: Draft) -> None:
 
 
 def rain_of_weeks(draft: Draft) -> None:
-    """Rain over more days than a query may span."""
+    """Ask for the rain over more days than a query may span."""
     days = draft.rng.randint(40, 55)
     draft.goal = f"How much rain fell here in the past {days} days (today excluded), in millimeters? {_ROUNDED}"
     draft.where()
@@ -205,7 +205,7 @@ def rain_of_weeks(draft: Draft) -> None:
 
 
 def mean_air(draft: Draft) -> None:
-    """The mean air quality index of three cities."""
+    """Ask for the mean air quality index of three cities."""
     cities = draft.others[:3]
     names = f"{cities[0].name}, {cities[1].name} and {cities[2].name}"
     draft.goal = f"What is the average of today's air quality indices in {names}? {_ROUNDED}"

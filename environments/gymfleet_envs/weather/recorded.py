@@ -1,4 +1,4 @@
-"""Open-Meteo's imported responses as a service. Places within 50 km are the same, as in AgentGym's scoring."""
+"""Open-Meteo's imported responses as a service. Places within 50 km count as the same, as in AgentGym's scoring."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _EARTH_KM: Final = 6371.0
 
 
 class Recorded:
-    """Responses by what was asked for, whichever tool asked."""
+    """Responses by the requested data, whichever tool requested it."""
 
     def __init__(self, responses: Iterator[Response]) -> None:
         self._places: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the tools of weather ask: a service that answers for a place and days."""
+"""The service that the tools of weather ask: it answers for a place and days."""
 
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -6,7 +6,7 @@ Series: TypeAlias = Literal["temp", "rain", "snow", "air_quality_index"]
 
 
 class Service(Protocol):
-    """Open-Meteo's, generated or recorded. Each returns what AgentGym's tool shows; all raise `Refused`."""
+    """Open-Meteo's service, generated or recorded. Methods return what AgentGym's tools show; all raise `Refused`."""
 
     def places(self, name: str) -> dict[str, Any]:
         """Return at most three places of a name."""

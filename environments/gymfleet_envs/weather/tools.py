@@ -1,4 +1,4 @@
-"""AgentGym's weather tools: which days they may be asked for, and what they work out themselves."""
+"""AgentGym's weather tools: the days that they accept, and the results that they work out themselves."""
 
 import datetime
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _LEVELS: Final = ((21, 40, "fair"), (41, 60, "moderate"), (61, 80, "poor"), (81,
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A tool that asks for days."""
+    """A tool that asks the service for days."""
 
     kind: Series
     when: Literal["historical", "forecast", "current"]
@@ -43,7 +43,7 @@ SERIES: Final = {
 
 
 def use(service: Service, today: str, tool: str, arguments: Any) -> Any:
-    """Return what a tool returns on a day. Raises `Refused` and `Faulty`."""
+    """Return the result of a tool on a day. Raises `Refused` and `Faulty`."""
     if tool in SERIES:
         return _series(service, today, SERIES[tool], arguments)
     if tool == "get_latitude_longitude":
@@ -83,7 +83,7 @@ def _day(text: Any) -> datetime.date:
 
 
 def _number(arguments: Any, name: str) -> float:
-    """Return a coordinate, which may be written as a text."""
+    """Return a coordinate, which may be written as text."""
     value = taken(arguments, name)
     try:
         if not isinstance(value, bool) and isinstance(value, int | float | str):
@@ -104,7 +104,7 @@ def _distance(arguments: Any) -> float:
 
 
 def _level(index: Any) -> str:
-    """Return the words for an index. Of 21, 41, 61 and 81 they are wrong, as AgentGym's are: its bounds leave gaps."""
+    """Return the words for an index. For 21, 41, 61 and 81 they are wrong, as in AgentGym: its bounds leave gaps."""
     if isinstance(index, bool) or not isinstance(index, int | float):
         kind = type(index).__name__
         raise Faulty(f"TypeError('<=' not supported between instances of '{kind}' and 'int')")

@@ -55,7 +55,7 @@ class Wordle(Environment[WordleTask]):
         return generated_tasks() if data is None else word_list_tasks(data)
 
     def reset(self, task: WordleTask, seed: int) -> str:
-        """Hide the word. The task says it all; the seed changes nothing."""
+        """Hide the word. The episode depends only on the task; the seed changes nothing."""
         del seed
         self._task = task
         self._random_state = () if task.redraw_seed is None else random.Random(task.redraw_seed).getstate()
@@ -85,12 +85,12 @@ class Wordle(Environment[WordleTask]):
         return next_guess(self._task.vocabulary, self._still_possible(), self._guesses_left)
 
     def state_key(self) -> str:
-        """The guesses so far and those that are left; for a fixed word their order makes no difference."""
+        """The guesses so far and the number left; for a fixed word the order of guesses makes no difference."""
         known = self._history if self._task.hidden is None else sorted(self._history)
         return f"{self._guesses_left} {' '.join(guess + shown for guess, shown in known)}"
 
     def snapshot(self) -> Self:
-        """A shallow copy: all of the state is immutable and replaced as a whole."""
+        """A shallow copy: the whole state is immutable, and steps replace it."""
         return copy.copy(self)
 
     def _still_possible(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Wordle(Environment[WordleTask]):
     def _hidden_word(self) -> str:
         if self._task.hidden is not None:
             return self._task.hidden
-        # LMRL-Gym draws anew from what is possible: to a player the same as a fixed word, seen from outside.
+        # LMRL-Gym draws anew from the words still possible: to a player this looks the same as a fixed word.
         rng = random.Random()
         rng.setstate(self._random_state)
         hidden = rng.choice(self._still_possible())

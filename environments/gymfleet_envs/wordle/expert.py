@@ -1,4 +1,4 @@
-"""A guesser that halves what is left."""
+"""A guesser that halves the words that are left."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _MAX_SORTED: Final = 200
 
 
 def next_guess(vocabulary: Sequence[str], possible: Sequence[str], guesses_left: int) -> ExpertMove | None:
-    """The guess that leaves the fewest words on average; None without a possible word.
+    """Return the guess that leaves the fewest words on average; None without a possible word.
 
     Beyond 40 candidates or 200 possible words it looks at an even sample, which
     costs little and keeps a move within about 10 ms.
@@ -33,7 +33,7 @@ def next_guess(vocabulary: Sequence[str], possible: Sequence[str], guesses_left:
 
 
 def _expected_left(guess: str, possible: Sequence[str]) -> float:
-    """Mean number of words that stay possible, times one."""
+    """Return the mean number of words that stay possible."""
     groups = Counter(feedback(guess, word) for word in possible)
     return sum(size * size for size in groups.values()) / len(possible)
 

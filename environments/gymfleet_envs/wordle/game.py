@@ -10,7 +10,7 @@ _SPACED_WORD: Final = re.compile(r"[a-z](?: ?[a-z]){4}")
 
 
 def feedback(guess: str, hidden: str) -> str:
-    """One letter per position: g in place, y elsewhere in the word, b not in the word.
+    """Return one letter per position: g in place, y elsewhere in the word, b not in the word.
 
     A letter that the guess repeats is yellow each time, however often the hidden
     word holds it: LMRL-Gym's rule, not the newspaper's.
@@ -21,7 +21,7 @@ def feedback(guess: str, hidden: str) -> str:
 
 
 def consistent(words: Iterable[str], guess: str, shown: str) -> tuple[str, ...]:
-    """The words that would have given this feedback, in their order."""
+    """Return the words that would have given this feedback, in their order."""
     return tuple(word for word in words if feedback(guess, word) == shown)
 
 

@@ -1,4 +1,4 @@
-"""Where hidden words come from: sampled vocabularies, or LMRL-Gym's word lists."""
+"""The sources of hidden words: sampled vocabularies, or LMRL-Gym's word lists."""
 
 import hashlib
 import random
@@ -50,7 +50,7 @@ class WordleTask:
 def generated_tasks() -> GeneratedTasks[WordleTask]:
     """Return tasks whose levels differ in the size of the vocabulary.
 
-    Each task samples its own, but for those of the last level: they share one, and differ in the hidden word.
+    Each task samples its own vocabulary, except those of the last level: they share one, and differ in the hidden word.
     """
     return GeneratedTasks(
         "wordle",
@@ -71,8 +71,8 @@ class WordListTasks:
     `<list>` is upstream's game: id `n` is upstream's seed, and the hidden word is
     drawn again from the words still possible before each guess. `<list>_fixed`
     keeps one word, and its splits hide different words. Seeds that end in 8 are
-    for validation, in 9 for testing. Ids are `<level>.<seed>`; a bare number is a
-    seed of the default level.
+    for validation, those that end in 9 for testing. Ids are `<level>.<seed>`; a
+    bare number is a seed of the default level.
     """
 
     name: Final = "lmrl-gym"
@@ -84,14 +84,14 @@ class WordListTasks:
         self._hidden = {name: _hidden_words(words) for name, words in lists.items()}
 
     def count(self, split: Split, level: str) -> int:
-        """Seeds offered."""
+        """Return the number of seeds offered."""
         self._check(level)
         if split not in SPLITS:
             raise UnknownTask(f"wordle has no split {split!r}; it has {', '.join(SPLITS)}")
         return _NUM_SEEDS // 10 * (1 if split != "train" else 8)
 
     def by_index(self, split: Split, level: str, index: int) -> Task[WordleTask]:
-        """The split's seeds in ascending order."""
+        """Return a task of the split, counted in ascending order of the seeds."""
         count = self.count(split, level)
         if not 0 <= index < count:
             raise UnknownTask(f"wordle has {count} {split} tasks; index {index} is outside", count=count)
@@ -100,7 +100,7 @@ class WordListTasks:
         return self._task(level, seed)
 
     def by_id(self, task_id: str) -> Task[WordleTask]:
-        """`<level>.<seed>`, or the seed alone."""
+        """Return a task by `<level>.<seed>`, or by the seed alone."""
         level, _, seed = task_id.rpartition(".")
         level = level or self.default_level
         if level not in self.levels or not (seed.isascii() and seed.isdigit() and len(seed) <= 9):
@@ -124,7 +124,7 @@ class WordListTasks:
 
 
 def word_list_tasks(data: Path) -> WordListTasks:
-    """Read those of LMRL-Gym's lists that stand in `data`. Raises `TaskDataError`."""
+    """Read the lists of LMRL-Gym that are in `data`. Raises `TaskDataError`."""
     paths = [data / f"{name}.txt" for name in UPSTREAM_LISTS]
     lists = {path.stem: _read_words(path) for path in paths if path.is_file()}
     if not lists:
@@ -133,7 +133,7 @@ def word_list_tasks(data: Path) -> WordListTasks:
 
 
 def _read_words(path: Path) -> tuple[str, ...]:
-    """One word a line; as upstream does, only words of five letters count."""
+    """Read one word per line; as upstream, count only words of five letters."""
     lines = read_text("wordle", path, max_bytes=_MAX_FILE_BYTES, encoding="ascii").splitlines()
     words: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
@@ -150,7 +150,7 @@ def _read_words(path: Path) -> tuple[str, ...]:
 
 
 def _hidden_words(words: Sequence[str]) -> dict[Split, tuple[str, ...]]:
-    """Each word may be hidden in one split only; every split gets some."""
+    """Deal the words to the splits: each may be hidden in one split only, and every split gets some."""
     order = sorted(words, key=lambda word: hashlib.sha256(word.encode()).digest())
     digits: dict[Split, range] = {"train": range(8), "validation": range(8, 9), "test": range(9, 10)}
     return {

@@ -1,1 +1,1 @@
-"""The scorers that come with gymfleet, one a module, by the name of the module."""
+"""The scorers that come with gymfleet, one per module and named after it."""

@@ -16,9 +16,9 @@ class _Gold(BaseModel):
 
 
 class Countdown(Scorer[ScorerOptions]):
-    """1 for numbers, `+ - * /` and parentheses that come to `target` and use each of `numbers` exactly once.
+    """1 for a calculation with `+ - * /` and parentheses that equals `target` and uses each of `numbers` exactly once.
 
-    Unlike TinyZero's, it knows no `**` and no `//`, with which numbers come cheaply, and computes exactly.
+    Unlike TinyZero's scorer, it has no `**` and no `//`, which make numbers easy to reach, and computes exactly.
     """
 
     def checked(self, gold: JsonValue) -> tuple[Fraction, tuple[Fraction, ...]]:

@@ -1,4 +1,4 @@
-"""The right answer, but for case, articles and punctuation."""
+"""The right answer, apart from case, articles and punctuation."""
 
 from gymfleet_contracts.comparing import normalised
 

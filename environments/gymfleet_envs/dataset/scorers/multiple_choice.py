@@ -9,7 +9,7 @@ _ALONE: Final = re.compile(r"\W*([A-Za-z])\W*")
 _CHOICE: Final = re.compile(r"(?<![A-Za-z])\(?([A-Z])[).:](?=\s|\Z)")
 _SAID: Final = re.compile(r"\b(?:answer|choice|option)(?: is)?:? {0,2}\(?([A-Z])\b(?!')")
 _MAX_CHARS: Final = 4_096
-"""Of an answer: what is longer chooses nothing."""
+"""Length limit of an answer: a longer one chooses nothing."""
 
 
 class MultipleChoice(OneOf[ScorerOptions]):

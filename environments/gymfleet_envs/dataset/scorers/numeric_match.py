@@ -10,7 +10,7 @@ from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
 
 
 class NumericOptions(ScorerOptions):
-    """How far off is still right."""
+    """How far off an answer may be and still be right."""
 
     tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = 0.0
     """Largest difference, absolute or relative to the larger number."""

@@ -9,12 +9,12 @@ from gymfleet_envs.dataset.scorer import BadGold, Scorer, ScorerOptions, text_of
 
 
 class SetOptions(ScorerOptions):
-    """How much of the set counts."""
+    """How to split an answer into things, and how to measure them."""
 
     measure: Literal["exact", "f1"] = "exact"
     """`exact`: 1 for the very set, else 0; `f1`: the harmonic mean of precision and recall."""
     separator: str = ","
-    """Between the things of an answer that is no JSON list."""
+    """The separator between the things of an answer that is not a JSON list."""
 
 
 class SetMatch(Scorer[SetOptions]):
@@ -23,7 +23,7 @@ class SetMatch(Scorer[SetOptions]):
     Options = SetOptions
 
     def checked(self, gold: JsonValue) -> frozenset[str]:
-        """See `Scorer`. The right things are a list, or a text as an answer would be."""
+        """See `Scorer`. The right things are a list, or a text in the form of an answer."""
         if not isinstance(gold, list):
             found = things(text_of(gold), self.options.separator)
         else:

@@ -10,7 +10,7 @@ _DIGITS: Final = Context(prec=12)
 
 
 class Calculator(RowTool):
-    """Evaluates arithmetic exactly; what is no whole number is shown with twelve digits."""
+    """Evaluates arithmetic exactly; shows twelve digits of a value that is not a whole number."""
 
     name: ClassVar[str] = "calculator"
     description: ClassVar[str] = "Evaluate numbers, + - * / ^ and parentheses."
