@@ -2,7 +2,8 @@
 
 The agent's text reaches the model as a JSON string that the prompt calls data. What the agent could win by talking to
 the model is bounded as well: the agent hears only one of three words, a question hits at most one key, and keys are
-listed among at least as many decoys, so that a model talked into naming any number names a decoy at least as often.
+listed among at least as many decoys, if there are that many, so that a model talked into naming any number names a
+decoy at least as often.
 """
 
 import json
@@ -98,7 +99,7 @@ def answer_by_model(puzzle: Puzzle, question: str, found: frozenset[int], ask: A
 
 
 def _listed(puzzle: Puzzle, question: str, left: Sequence[int]) -> list[tuple[str, int | None]]:
-    """Return the keys that are left and at least as many decoys, in an order that the agent cannot choose."""
+    """Return the keys that are left and, if there are that many, as many decoys, in an order no agent can choose."""
     rng = random.Random(f"{puzzle.truth}/{question}")
     decoys = [text for text in puzzle.decoys if text not in puzzle.keys]
     num_decoys = min(len(decoys), max(len(left), _LISTED - len(left)))

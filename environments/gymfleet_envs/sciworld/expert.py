@@ -89,5 +89,5 @@ def _thought(action: str) -> str:
 
 
 def _plain(what: str) -> str:
-    """Braces and the like of an object's name are no part of a sentence."""
+    """Return an object's name on one line, cut to what fits a sentence."""
     return " ".join(what.split())[:120]

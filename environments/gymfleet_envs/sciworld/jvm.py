@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Play:
-    """An episode inside of a virtual machine. The fields but two are handles of Java's objects."""
+    """An episode inside of a virtual machine. `interface` and `random` are handles of Java objects."""
 
     interface: Any
     random: Any

@@ -134,7 +134,8 @@ class GuardedConnection:
     def run(self, sql: str, *, max_rows: int, max_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
         """Execute one statement.
 
-        Returns its rows, and whether there were more of them than `max_rows` or `max_bytes` (of text and blobs).
+        Returns its rows, and whether there were more of them than `max_rows` or `max_bytes` (text and blobs
+        by their length, other values 8 bytes each).
         Raises `StatementFailed`; the database is then unchanged.
         """
         try:

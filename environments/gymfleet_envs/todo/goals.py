@@ -141,7 +141,7 @@ def postpone(draft: Draft) -> None:
 
 
 def due_before(draft: Draft) -> None:
-    """Ask for the tasks of a project that are due before a day: some, but not all."""
+    """Ask for the tasks of a project that are due before a day: some but not all, unless all are due on one day."""
     project = max(draft.start.projects, key=lambda project: len({item.due_date for item in project.items}))
     days = sorted({item.due_date for item in project.items})
     day = later(draft.rng.choice(days[1:] or days), 0 if len(days) > 1 else 1)
@@ -183,7 +183,7 @@ def complete_urgent(draft: Draft) -> None:
 
 
 def postpone_important(draft: Draft) -> None:
-    """Postpone the tasks of a high priority, in all projects."""
+    """Postpone the tasks of one priority, in all projects."""
     items = list(draft.start.items())
     priority, days = _priority(draft, items), draft.rng.randint(2, 14)
     draft.goal = f"Please extend the due date of each task with priority {priority} in all my projects by {days} days."

@@ -42,7 +42,7 @@ class Climate:
     cities: tuple[Place, ...]
 
     def places(self, name: str) -> dict[str, Any]:
-        """Return the cities of that name, then those whose names begin with it."""
+        """Return the cities of that name, then those whose names contain it."""
         wanted = name.strip().lower()
         exact = [city for city in self.cities if city.name.lower() == wanted]
         near = [city for city in self.cities if city.name.lower() != wanted and wanted and wanted in city.name.lower()]

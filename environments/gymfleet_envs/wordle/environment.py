@@ -79,7 +79,7 @@ class Wordle(Environment[WordleTask]):
         return self._outcome(spaced(shown))
 
     def expert(self) -> ExpertMove | None:
-        """A word that is still possible and splits the rest well."""
+        """Return a word that splits the possible words well, and is usually one of them."""
         if self._solved or self._guesses_left < 1:
             return None
         return next_guess(self._task.vocabulary, self._still_possible(), self._guesses_left)

@@ -22,7 +22,7 @@ def next_guess(vocabulary: Sequence[str], possible: Sequence[str], guesses_left:
         return None
     if len(possible) <= 2 or guesses_left == 1:
         return _move(possible[0], len(possible))
-    # With few guesses left, a word that cannot be hidden may tell more than one that can.
+    # With few possible words left, a word that cannot be hidden may tell more than one that can.
     pool = _even_sample(possible, _MAX_TRIED)
     if len(possible) <= 20:
         pool += [word for word in _even_sample(vocabulary, _MAX_TRIED) if word not in pool]
