@@ -1,1 +1,1 @@
-"""Measurements of the running parts; each module is run by itself: `python -m benchmarks.bench_NAME`."""
+"""Measurements of the running parts; run each module on its own: `python -m benchmarks.bench_NAME`."""

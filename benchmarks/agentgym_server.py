@@ -1,7 +1,7 @@
-"""What AgentGym's own env servers are made of: one process of uvicorn, plain functions, all games in a dictionary.
+"""A server built like AgentGym's own env servers: one uvicorn process, plain functions, all games in a dictionary.
 
-Serves our TextCraft on AgentGym's wire, so that both sides of a comparison play the same game. A stand-in: AgentGym's
-package is not on the index from which gymfleet installs.
+It serves our TextCraft over AgentGym's wire protocol, so that both sides of a comparison play the same game. It is a
+stand-in: AgentGym's package is not on the index from which gymfleet installs.
 """
 
 import sys
@@ -14,21 +14,21 @@ from pydantic import BaseModel
 
 
 class Action(BaseModel):
-    """AgentGym's request of a step."""
+    """AgentGym's request for a step."""
 
     id: int
     action: str
 
 
 class Reset(BaseModel):
-    """AgentGym's request of an episode."""
+    """AgentGym's request for an episode."""
 
     id: int
     data_idx: int = 0
 
 
 class Create(BaseModel):
-    """AgentGym's request of an id; what it names is ignored there, too."""
+    """AgentGym's request for an id; AgentGym's servers ignore its fields, too."""
 
     minecraft_dir: str | None = None
     commands: str | None = None
@@ -41,7 +41,7 @@ app = FastAPI()
 
 
 def begin(number: int, task: int) -> dict[str, Any]:
-    """Another episode under the id."""
+    """Begin another episode under the id."""
     environment = entry.make()
     count = entry.tasks.count("train", entry.spec.default_level)
     data = entry.tasks.by_index("train", entry.spec.default_level, task % count).data
@@ -56,20 +56,20 @@ def begin(number: int, task: int) -> dict[str, Any]:
 
 @app.post("/create")
 def create(_: Create) -> dict[str, Any]:
-    """A new id, with an episode."""
+    """Return a new id, with an episode."""
     games.append({})
     return begin(len(games) - 1, len(games) - 1)
 
 
 @app.post("/reset")
 def reset(body: Reset) -> dict[str, Any]:
-    """Another episode."""
+    """Begin another episode under an id."""
     return begin(body.id, body.data_idx)
 
 
 @app.post("/step")
 def step(body: Action) -> dict[str, Any]:
-    """One action."""
+    """Take one action."""
     game = games[body.id]
     outcome = game["environment"].step(body.action)
     game |= {"observation": outcome.observation, "reward": outcome.reward, "done": outcome.terminated}
@@ -77,5 +77,5 @@ def step(body: Action) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # As AgentGym asks for it: uvicorn alone, without the parts in C that gymfleet installs beside it.
+    # As AgentGym requires it: uvicorn alone, without the C extensions that gymfleet installs with it.
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", http="h11", loop="asyncio")

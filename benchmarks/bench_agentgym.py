@@ -1,7 +1,7 @@
-"""AgentGym's wire: this gateway's front against a server that is built as AgentGym's are, side by side.
+"""AgentGym's wire protocol: this gateway's front compared with a server built like AgentGym's.
 
-Clients play TextCraft over one kept connection each, one step after the other. The front plays with a Redis behind it,
-in which it keeps ids and journals so that any gateway can take the next call, and without. Rounds alternate.
+Clients play TextCraft, each over one persistent connection, one step after the other. The front is measured with and
+without Redis; in Redis it keeps ids and journals, so that any gateway can take the next call. Rounds alternate.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.fixtures.redis_server import RedisServer
 
 GOAL_RATIO: Final = 2.0
 MAX_STEPS: Final = 50
-"""Then another episode begins under the same id."""
+"""Steps of an episode; after them, another episode begins under the same id."""
 ACTIONS: Final = ("inventory", "get 1 stick", "craft 1 nothing using 1 air", "look around")
 SIZES: Final = {
     "clients": Size((16, 64), smoke=(2,), help="numbers of clients to measure with"),
@@ -42,7 +42,7 @@ START_TIMEOUT_S: Final = 30.0
 
 @contextlib.contextmanager
 def own_server() -> Iterator[tuple[str, int]]:
-    """The server of AgentGym's kind: its address and process id."""
+    """Run the AgentGym-like server; yield its address and process id."""
     port = free_port()
     command = [sys.executable, "-m", agentgym_server.__name__, str(port)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
@@ -60,7 +60,7 @@ def own_server() -> Iterator[tuple[str, int]]:
 
 
 async def one_round(url: str, pids: dict[str, int], num_clients: int, seconds: float) -> tuple[float, dict[str, float]]:
-    """Steps a second of all clients together, and processor microseconds of each process for a step."""
+    """Return the steps per second of all clients together, and each process's processor microseconds per step."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(HttpCaller(url)) for _ in range(num_clients)]
         ids = [(await caller.post("/create", {}))["id"] for caller in callers]
@@ -84,7 +84,7 @@ async def _play(caller: HttpCaller, number: int, until: float) -> int:
 
 
 async def measure(counts: list[int], seconds: float, rounds: int) -> list[Row]:
-    """All three in turns, for each number of clients; medians of rounds."""
+    """Measure all three servers in turn, for each number of clients; return medians over rounds."""
     rows = []
     with tempfile.TemporaryDirectory() as directory, own_server() as (own_url, own_pid):
         logs = Path(directory)

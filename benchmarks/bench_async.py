@@ -1,12 +1,13 @@
 """Playing while training against taking turns: `python -m benchmarks.bench_async [--staleness 0 1 2] [--seeds 0 1 2]`.
 
-The environment is BabyAI whose steps wait, for times of a lognormal distribution, without a processor: with
-`max_staleness = 0` a step ends with its slowest episode, and training begins then. With more, groups of the next steps
-are played meanwhile, and weights are replaced while episodes run. All variants of a seed train for equally many steps
-from the same demonstrations; those that take turns have both processors for either half.
+The environment is BabyAI with steps that wait for lognormally distributed times, without using a processor. With
+`max_staleness = 0`, a training step's episodes end with the slowest, and only then does training begin. With more,
+groups of the next steps are played meanwhile, and weights are replaced while episodes run. All variants of a seed train
+for equally many steps from the same demonstrations; variants that take turns have both processors for either half.
 
-An overlapping run may not pay with other episodes: `passed over` are groups that were asked for and never learned from,
-and `slow` is the share of the slowest tenth of tasks among the episodes that the run keeps, two groups of each step.
+An overlapping run must not gain its speed by a different choice of episodes: `passed over` is the share of groups that
+were asked for and never learned from, and `slow` is the share of the slowest tenth of tasks among the episodes that the
+run keeps (two groups of each step).
 """
 
 import argparse
@@ -37,20 +38,20 @@ SMOKE: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run came to."""
+    """The results of one run."""
 
     samples_per_s: float
-    """Episodes that were learned from, by the seconds of the stage."""
+    """Episodes learned from, divided by the seconds of the stage."""
     before: float
     after: float
     passed_over: float
-    """Share of groups that were asked for, and not learned from."""
+    """Share of groups that were asked for but not learned from."""
     slow: float
     staleness: float
 
 
 def main() -> None:
-    """Run the grid, read what the runs left, record."""
+    """Run the grid, read the results of the runs, record them."""
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def run_of(staleness: int, seed: int, arguments: argparse.Namespace) -> Run:
-    """Train with one staleness from one seed, and return what came of it."""
+    """Train with one staleness from one seed, and return the results."""
     directory = arguments.runs / f"async-{staleness}-{seed}"
     command = [
         str(Path(sys.executable).with_name("gymfleet")), "train", str(ROOT / "recipes" / "quickstart.toml"),
@@ -100,7 +101,7 @@ def run_of(staleness: int, seed: int, arguments: argparse.Namespace) -> Run:
 
 
 def rows(found: dict[int, list[Run]]) -> list[Row]:
-    """Return the figures of each staleness, the first of which is what the others are compared with."""
+    """Return the figures of each staleness; the first is the baseline of the others."""
     made: list[Row] = []
     first: Sequence[Run] = next(iter(found.values()))
     base = mean(run.samples_per_s for run in first)

@@ -1,10 +1,10 @@
-"""Episodes on a bad network, and episodes whose processes are killed: what is lost, doubled or corrupted.
+"""Episodes on a bad network, and episodes whose processes are killed: how much is lost, doubled or corrupted.
 
-Every observation of the environment is a hash over the episode's actions, computed on
-this side as well: a step that was lost, taken twice, or taken in another episode shows
-at once. Phases: `network` loses 20 % of the replies and doubles 20 % of the requests;
-`servers` kills one of four env servers every five seconds, under two gateways that the
-clients use in turn; `gateways` kills one of these two instead.
+Every observation of the environment is a hash over the episode's actions. The clients compute
+it as well, so a step that was lost, taken twice, or taken in another episode shows at once.
+Phases: `network` loses 20 % of the replies and doubles 20 % of the requests; `servers` kills
+one of four env servers every five seconds, under two gateways that the clients use in turn;
+`gateways` kills one of these two gateways instead.
 """
 
 import argparse
@@ -49,7 +49,7 @@ NUM_SERVERS: Final = 4
 NUM_GATEWAYS: Final = 2
 CALL_S: Final = 30.0
 CONNECT_S: Final = 0.2
-"""How long a gateway that is not there is tried before the other is asked."""
+"""How long a client tries to connect to a missing gateway before it asks the other."""
 RETRY_FOR_S: Final = 120.0
 RETRY_PAUSE_S: Final = 0.05
 GOAL_RESUMED: Final = 0.99
@@ -70,7 +70,7 @@ _OPENED: Final = re.compile(r'^gymfleet_gateway_calls_total\{.*op="open",outcome
 
 @dataclass
 class Seen:
-    """What the episodes of one phase saw."""
+    """Counts over the episodes of one phase."""
 
     finished: int = 0
     lost_sessions: int = 0
@@ -81,12 +81,12 @@ class Seen:
     repeated: int = 0
     reopened: int = 0
     waits_s: list[float] = field(default_factory=list)
-    """The longest wait for a step of each episode."""
+    """Each episode's longest wait for a step."""
     failures: Counter[str] = field(default_factory=Counter)
 
 
 class Player:
-    """Plays episodes over one or several gateways in turn, repeating what was not answered."""
+    """Plays episodes over one or several gateways in turn, and repeats calls that were not answered."""
 
     def __init__(self, callers: Sequence[Caller], *, pause_s: float, lease_s: float) -> None:
         self._turn = itertools.cycle(callers)
@@ -95,7 +95,7 @@ class Player:
         self.seen = Seen()
 
     async def play(self, numbers: Iterator[int]) -> None:
-        """Episode after episode."""
+        """Play episode after episode."""
         for number in numbers:
             try:
                 await self._episode(number)
@@ -135,7 +135,7 @@ class Player:
             return  # an earlier try closed it, its answer was lost
 
     def _check(self, before: str, action: str, index: int, result: dict[str, Any]) -> bool:
-        """Whether the step was taken in this episode, once."""
+        """Return whether the step was taken exactly once, in this episode."""
         seen, shown = self.seen, result["observation"]
         seen.steps += 1
         state = chain(before, action)
@@ -150,7 +150,7 @@ class Player:
         return False
 
     async def _insist(self, call: Callable[[Caller], Awaitable[Any]]) -> tuple[Any, int]:
-        """The answer and the number of tries; a gateway that does not answer is left for the next."""
+        """Return the answer and the number of tries; if a gateway does not answer, try the next."""
         deadline = time.perf_counter() + RETRY_FOR_S
         for tries in itertools.count(1):
             try:
@@ -171,13 +171,13 @@ async def _step(session_id: str, index: int, action: str, caller: Caller) -> dic
 
 @dataclass(frozen=True)
 class Fleet:
-    """The processes."""
+    """The running env servers and gateways."""
 
     servers: Sequence[ServiceProcess]
     gateways: Sequence[ServiceProcess]
 
     async def metrics(self) -> str:
-        """Of all gateways that live."""
+        """Return the metrics of all gateways."""
         async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
             answers = await asyncio.gather(*(http.get(f"{gateway.url}/metrics") for gateway in self.gateways))
         return "\n".join(answer.text for answer in answers)
@@ -185,7 +185,7 @@ class Fleet:
 
 @contextmanager
 def running(num_servers: int, num_gateways: int) -> Iterator[Fleet]:
-    """Env servers and gateways that share a Redis."""
+    """Run env servers, and gateways that share a Redis."""
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)
         (logs / "redis").mkdir()
@@ -201,7 +201,7 @@ def running(num_servers: int, num_gateways: int) -> Iterator[Fleet]:
 
 
 async def network(num_episodes: int, concurrency: int, lease_s: float) -> list[Row]:
-    """Replies get lost, requests arrive twice."""
+    """Play while replies get lost and requests arrive twice."""
     with running(1, 1) as fleet:
         async with (
             LossyProxy(fleet.gateways[0].url, drop=DROP, duplicate=DUPLICATE, seed=1) as proxy,
@@ -237,7 +237,7 @@ async def network(num_episodes: int, concurrency: int, lease_s: float) -> list[R
 async def kills(
     name: str, options: argparse.Namespace, victims: Callable[[Fleet], Sequence[ServiceProcess]]
 ) -> list[Row]:
-    """One process after the other is killed and started again, for as long as the episodes last."""
+    """Kill one process after the other and start it again, for as long as the episodes last."""
     with running(NUM_SERVERS, NUM_GATEWAYS) as fleet:
         async with (
             Caller(fleet.gateways[0].url, timeout_s=CALL_S, connect_timeout_s=CONNECT_S) as one,
@@ -261,7 +261,7 @@ async def kills(
 async def _kill(
     victims: Sequence[ServiceProcess], playing: Sequence[asyncio.Task[None]], every_s: float
 ) -> tuple[int, int]:
-    """`kill -9`, in turn, until the episodes are over; the kills, and the sessions that lived on who was killed."""
+    """`kill -9` the victims in turn until the episodes are over; return the numbers of kills and of sessions hit."""
     hit = 0
     for number, victim in enumerate(itertools.cycle(victims)):
         _, still = await asyncio.wait(playing, timeout=every_s)
@@ -275,7 +275,7 @@ async def _kill(
 
 
 async def _held(service: ServiceProcess) -> int:
-    """Sessions that live there now; none on a gateway, or on a server that is not up again yet."""
+    """Return the number of sessions held there now; 0 for a gateway, or a server that is not up again yet."""
     try:
         return await asyncio.to_thread(held, service.url)
     except httpx.HTTPError:  # a gateway's 404, a server's refusal
@@ -301,7 +301,7 @@ def _kill_rows(
 
 
 def _recovery_rows(hit: int, lost: int, outcomes: Counter[str]) -> list[Row]:
-    """`found` is a session that the other gateway had already brought back."""
+    """Return the rows of recoveries; `found` is a session that the other gateway had already brought back."""
     replayed = outcomes["replayed"]
     return [
         Row.of("  sessions that lived where it struck", hit, "sessions"),
@@ -318,7 +318,7 @@ def _failures(seen: Seen) -> list[Row]:
 
 
 async def measure(options: argparse.Namespace) -> list[Row]:
-    """The phases that were asked for, one after the other."""
+    """Run the requested phases, one after the other."""
     rows: list[Row] = []
     if "network" in options.phases:
         rows += await network(options.network_episodes, options.network_concurrency, options.orphan_lease_s)

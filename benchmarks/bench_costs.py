@@ -1,9 +1,9 @@
-"""What an episode costs in every service but the engine and the trainer: the figures of docs/capacity.md.
+"""Costs of an episode in every service but the engine and the trainer: the figures of docs/capacity.md.
 
-Episodes of TextCraft are played by the rollout service's own player through gateway and env server, with
-an engine that answers at once; their trajectories then go over the streams and are scored by the reward
-service. Counted are processor time of each process, what Redis keeps, writes and sends, and the
-memory of each process that has done nothing yet.
+The rollout service's own player plays episodes of TextCraft through gateway and env server, with an
+engine that answers at once; the trajectories then go over the streams, and the reward service scores
+them. It counts the processor time of each process, the bytes that Redis keeps, writes and sends, and
+the memory of each process before it has done any work.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ REPLY: Final = "Thought: I look at what I have before I craft the next thing. Ac
 SCORED_S: Final = 120.0
 START_S: Final = 60.0
 REFUSED: Final = "http://127.0.0.1:1"
-"""Where no vLLM server listens."""
+"""An address at which no vLLM server listens."""
 SIZES: Final = {
     "episodes": Size(1000, smoke=2),
     "sessions": Size(2000, smoke=4, help="held open at once"),
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Instant:
-    """A policy without an engine: the same reply, at once."""
+    """A policy without an engine: it gives the same reply at once."""
 
     model = "instant"
     live_version = 0
@@ -73,7 +73,7 @@ class Instant:
         self._reply = Generation(tuple(token_ids), (-0.5,) * len(token_ids), "stop", sampled_by(0, len(token_ids)))
 
     def timeout(self, seconds: float) -> asyncio.Timeout:
-        """No weights are ever replaced."""
+        """Return a plain timeout: no weights are ever replaced."""
         return asyncio.timeout(seconds)
 
     async def generate(
@@ -85,7 +85,7 @@ class Instant:
         stop_token_ids: tuple[int, ...],
         images: Sequence[PlacedImage] = (),
     ) -> Generation:
-        """The reply; another task may run first, as with any engine."""
+        """Return the reply; another task may run first, as with any engine."""
         del prompt_token_ids, max_tokens, sampling, stop_token_ids, images
         await asyncio.sleep(0)
         return self._reply
@@ -93,7 +93,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Stack:
-    """The processes."""
+    """The running services."""
 
     redis: RedisServer
     env: ServiceProcess
@@ -101,7 +101,7 @@ class Stack:
     reward: ServiceProcess
 
     def processor_s(self) -> dict[str, float]:
-        """So far, by process."""
+        """Return the processor seconds used so far, by process."""
         front, *shards = family(self.env.pid)
         return {
             "gateway": cpu_seconds(self.gateway.pid),
@@ -113,7 +113,7 @@ class Stack:
         }
 
     def resident_mb(self) -> dict[str, float]:
-        """Now, by process."""
+        """Return the resident memory now, by process."""
         return {
             "gateway": resident_bytes([self.gateway.pid]) / 1e6,
             "reward": resident_bytes([self.reward.pid]) / 1e6,
@@ -133,7 +133,7 @@ class Reading:
 
     @classmethod
     async def take(cls, stack: Stack, client: RedisClient) -> "Reading":
-        """Redis's own, and the kernel's."""
+        """Read Redis's own counters, and the kernel's."""
         info: dict[str, Any] = await client.info()
         return cls(
             stack.processor_s(), info["used_memory"], info["aof_current_size"],
@@ -143,7 +143,7 @@ class Reading:
 
 @contextmanager
 def running(directory: Path) -> Iterator[Stack]:
-    """Redis, one env server, a gateway with its journal, the reward service."""
+    """Run Redis, one env server, a gateway with its journal, and the reward service."""
     (directory / "redis").mkdir()
     with RedisServer(directory / "redis") as redis:
         env = gateway_fleet.env_server(directory, ENV, max_sessions="8192")
@@ -156,7 +156,7 @@ def running(directory: Path) -> Iterator[Stack]:
 
 
 async def held_sessions(stack: Stack, client: RedisClient, number: int, concurrency: int) -> list[Row]:
-    """What Redis keeps and writes for sessions that are open."""
+    """Measure the bytes that Redis keeps and writes for open sessions."""
     slots = asyncio.Semaphore(concurrency)
 
     async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
@@ -186,7 +186,7 @@ async def held_sessions(stack: Stack, client: RedisClient, number: int, concurre
 async def played(
     stack: Stack, client: RedisClient, model: Path, number: int, concurrency: int
 ) -> tuple[list[Row], list[Trajectory]]:
-    """Episodes, with the processor time of a turn: opening, closing and the record included."""
+    """Play episodes; measure the processor time of a turn, including opening, closing and the record."""
     chat = ChatTokens.load(model)
     calm_collector()  # as every service does
     token_ids = chat.reply(REPLY)
@@ -211,7 +211,7 @@ async def played(
 
 
 async def scored(stack: Stack, client: RedisClient, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """The way of trajectories over both streams; nobody takes the scored ones away."""
+    """Send trajectories over both streams; nobody consumes the scored ones."""
     producer = StreamProducer(client, TRAJECTORIES_RAW)
     stream = trajectories_scored(RUN_ID)
     number = len(trajectories)
@@ -239,7 +239,7 @@ async def scored(stack: Stack, client: RedisClient, trajectories: Sequence[Traje
 
 
 async def env_servers_at_rest(directory: Path) -> list[Row]:
-    """An env server of each kind, its shard and what that started, with one session."""
+    """Measure the memory of each kind of env server, its shard and the shard's children, with one session."""
     rows = []
     for env in ENVIRONMENTS:
         server = gateway_fleet.env_server(directory, env)
@@ -253,7 +253,7 @@ async def env_servers_at_rest(directory: Path) -> list[Row]:
 
 
 def rollout_at_rest(directory: Path, stack: Stack, model: Path) -> Row:
-    """The rollout service whose engines are servers of their own, which it waits for."""
+    """Measure the memory of a rollout service that waits for engines, which are separate servers."""
     port = free_port()
     settings = {
         "PORT": str(port), "MODEL": str(model), "BACKEND": "server", "SERVER_URLS": json.dumps([REFUSED]),
@@ -274,7 +274,7 @@ def rollout_at_rest(directory: Path, stack: Stack, model: Path) -> Row:
 
 
 def is_up(url: str) -> bool:
-    """Whether a GET is answered with success."""
+    """Return whether a GET succeeds."""
     try:
         return httpx.get(url, timeout=5, trust_env=False).is_success
     except httpx.TransportError:
@@ -282,7 +282,7 @@ def is_up(url: str) -> bool:
 
 
 async def measure(episodes: int, sessions: int, concurrency: int) -> list[Row]:
-    """Everything."""
+    """Take all measurements."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model = build_tiny_model(directory / "model", tie_embeddings=False, seed=0)

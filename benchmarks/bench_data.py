@@ -1,7 +1,7 @@
-"""What the environments do on the benchmarks' own tasks, and how many of their tasks the experts solve.
+"""How the environments do on the benchmarks' own tasks, and how many of their tasks the experts solve.
 
-Needs the benchmarks' files (`--data`): a part whose files are missing is left out, and
-says so. Tasks that an expert does not solve are named on stderr.
+It needs the benchmarks' files (`--data`); a part whose files are missing is left out with a
+message. Tasks that an expert does not solve are named on stderr.
 """
 
 import json
@@ -25,11 +25,11 @@ from tests.fixtures import recorded_dialogues as dialogues
 from tests.fixtures.mariadb import PrivateMariaDB
 
 THREADS: Final = 2
-"""Episodes at a time, of environments that wait for something outside of Python."""
+"""Concurrent episodes of environments that wait for something outside Python."""
 SAMPLE: Final = 200
 EXPERT_GOAL: Final = 0.95
 NUM_GENERATED: Final[Mapping[str, int]] = {"os": 40, "sciworld": 60}
-"""Test tasks per level where an episode takes seconds; `SAMPLE` of the others."""
+"""Test tasks per level of environments whose episodes take seconds; the others play `SAMPLE`."""
 DBBENCH_GOALS: Final[Mapping[str, float]] = {"SQLite": 0.97, "MariaDB": 0.99}
 Rows = list[Row]
 SIZES: Final = {"one_in": Size(1, smoke=100, help="play one task of so many")}
@@ -40,7 +40,7 @@ class Missing(Exception):
 
 
 def os_tasks(data: Path, one_in: int) -> Rows:
-    """AgentBench OS: what loads, and whether gold scripts pass their checks in the sandbox."""
+    """AgentBench OS: how many tasks load, and how many gold scripts pass their checks in the sandbox."""
     tasks = load_entry("os", {"os": needed(data / "agentbench_os")})
     count = tasks.tasks.count("train", "default")
     chosen = random.Random(0).sample(range(count), SAMPLE // one_in)
@@ -83,7 +83,7 @@ def dbbench(folder: Path, backend: str, options: Mapping[str, Any], one_in: int)
 
 
 def kg_tasks(data: Path, one_in: int) -> Rows:
-    """Questions about published triples, with numbers that are made up."""
+    """Questions about published triples, with made-up numbers."""
     entry = load_entry("kg", {"kg": needed(data / "kg_triples" / "FB15k-237")})
     tasks = [entry.tasks.by_index("test", level, index) for level in entry.tasks.levels for index in range(SAMPLE)]
     chosen = tasks[::one_in]
@@ -169,7 +169,7 @@ def alfworld_names(data: Path, one_in: int) -> Rows:
 
 
 def searchqa_questions(data: Path, one_in: int) -> Rows:
-    """HotpotQA's questions with their paragraphs: gold answers, and what a search for the question finds."""
+    """HotpotQA's questions with their paragraphs: gold answers, and the passages found by a search for the question."""
     entry = load_entry("searchqa", {"searchqa": needed(data / "searchqa")})
     tasks = every(entry, "test")[::one_in]
     corpus = tasks[0].data.corpus
@@ -208,7 +208,7 @@ def bfcl_tasks(data: Path, one_in: int) -> Rows:
 
 
 def lateral_thinking_puzzles(data: Path, one_in: int) -> Rows:
-    """AgentBench's puzzles in both languages: its keys as questions, by the host that goes by words."""
+    """AgentBench's puzzles in both languages: its keys asked as questions, of the host that compares words."""
     entry = load_entry("lateral_thinking", {"lateral_thinking": needed(data / "ltp")})
     tasks = [task for split in SPLITS for task in every(entry, split)]
     chosen = tasks[::one_in]
@@ -236,12 +236,12 @@ def tool_tasks(data: Path, one_in: int) -> Rows:
 
 
 def experts(_: Path, one_in: int) -> Rows:
-    """Every environment's expert on the first generated test tasks of every level."""
+    """Run every environment's expert on the first generated test tasks of every level."""
     return [row for env in ENVIRONMENTS for row in expert(env, one_in)]
 
 
 def expert(env: str, one_in: int = 1) -> Rows:
-    """One row per level."""
+    """Return one row per level."""
     began = time.monotonic()
     entry = load_entry(env, {})
     rows = []
@@ -271,18 +271,18 @@ PARTS: Final[Mapping[str, Callable[[Path, int], Rows]]] = {
     "experts": experts,
 }
 SMOKE: Final = {"only": [name for name in PARTS if name != "experts"]}
-"""The conformance suite has every expert play every level."""
+"""The experts are left out: in the conformance suite every expert plays every level."""
 
 
 def needed(folder: Path) -> Path:
-    """The folder, or `Missing`."""
+    """Return the folder; raise `Missing` if it does not exist."""
     if not folder.is_dir():
         raise Missing(f"there is no {folder}")
     return folder
 
 
 def every(entry: Entry, split: Any) -> list[Task[Any]]:
-    """All tasks of a split, of all levels."""
+    """Return all tasks of a split, of all levels."""
     return [
         entry.tasks.by_index(split, level, index)
         for level in entry.tasks.levels
@@ -291,7 +291,7 @@ def every(entry: Entry, split: Any) -> list[Task[Any]]:
 
 
 def solved(entry: Entry, tasks: Sequence[Task[Any]]) -> float:
-    """Share of the tasks that the expert solves."""
+    """Return the share of the tasks that the expert solves."""
     with ThreadPoolExecutor(THREADS if entry.kind.is_blocking() else 1) as threads:
         faults = list(threads.map(lambda task: fault(entry, task), tasks))
     failing = [f"{task.task_id} ({why})" for task, why in zip(tasks, faults, strict=True) if why]
@@ -299,7 +299,7 @@ def solved(entry: Entry, tasks: Sequence[Task[Any]]) -> float:
 
 
 def fault(entry: Entry, task: Task[Any]) -> str | None:
-    """Why the expert does not solve a task; None if it does."""
+    """Return why the expert does not solve a task; None if it does."""
     try:
         return None if solve(entry, task.data) else "not solved"
     except ExpertFault as error:
@@ -307,25 +307,25 @@ def fault(entry: Entry, task: Task[Any]) -> str | None:
 
 
 def won(replays: Iterable[dialogues.Replay]) -> float:
-    """Share of the recorded episodes that reach the full score here too."""
+    """Return the share of the recorded episodes that reach the full score here too."""
     played = list(replays)
     return share("recorded", [episode.item_id for episode in played if episode.score < 1.0], len(played))
 
 
 def share(what: str, failing: Sequence[str], count: int) -> float:
-    """Of `count` the share that did not fail; those that did are named."""
+    """Return the share of `count` that did not fail, and print those that did."""
     if failing:
         tell(f"  {what}: {len(failing)} of {count} fail: {', '.join(failing)}")
     return (count - len(failing)) / count
 
 
 def tell(line: str) -> None:
-    """Progress, apart from the table."""
+    """Print progress, apart from the table."""
     print(line, file=sys.stderr, flush=True)
 
 
 def measure(name: str, data: Path, one_in: int = 1) -> Rows:
-    """The rows of a part; none where it lacks something."""
+    """Return the rows of a part; none if something it needs is missing."""
     began = time.monotonic()
     try:
         rows = PARTS[name](data, one_in)

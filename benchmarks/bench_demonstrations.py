@@ -1,8 +1,8 @@
 """Augmented and filtered demonstrations against plain ones: `python -m benchmarks.bench_demonstrations [--seeds 0 1]`.
 
 All ways begin with the quickstart's model and the same demonstrations of BabyAI's `intro`, and imitate equally many
-tokens of replies. `plain` repeats the demonstrations. The others add to them what an augmenter, or all of them, make of
-them and still solves its task, and leave out what says nearly the same. All are measured on the same held-out tasks.
+tokens of replies. `plain` repeats the demonstrations. The others add variants made by one augmenter, or by all, that
+still solve their task, and leave out near duplicates. All are measured on the same held-out tasks.
 """
 
 import argparse
@@ -20,7 +20,7 @@ LIMITS: Final = (
     "rollout.limits.max_turns=6", "rollout.limits.max_response_tokens=64", "rollout.limits.max_context_tokens=2000",
     "inference.max_model_len=2048",
 )  # fmt: skip
-"""More than the quickstart's: inserted turns and longer thoughts must fit."""
+"""Higher than the quickstart's: inserted turns and longer thoughts must fit."""
 COLLECT: Final = """
 [[stages]]
 kind = "collect"
@@ -65,7 +65,7 @@ WAYS: Final = {
     "distractor": '{ use = "distractor", copies = 3, thought = "I look around." }',
     "recovery": '{ use = "recovery", copies = 3, notice = "That was wrong." }',
 }
-"""The augmenters of each; `all` has those of all the others."""
+"""The augmenters of each way; `all` has those of all the others."""
 SIZES: Final = {
     "num_demonstrations": Size(16, smoke=6, help="tasks that the expert plays"),
     "num_tokens": Size(20_000, smoke=600, help="tokens of replies that either way imitates"),

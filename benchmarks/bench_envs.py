@@ -1,9 +1,9 @@
-"""What each environment costs: through its server, as a class in one loop, and its bare engine, side by side.
+"""The speed of each environment through its server, as a class in one loop, and of its bare engine.
 
-The expert's actions of some training tasks are worked out first and then replayed, so
+The expert's actions for some training tasks are worked out first and then replayed, so
 that no planner is timed. `served` is one env server with one shard, its sessions
 stepped over the stream as fast as the answers come; `class` is the same environment
-class in a loop of this process; `engine` is what lies underneath, driven as its own
+class in a loop of this process; `engine` is the underlying engine, driven as its own
 documentation or its published server drives it (`benchmarks.engines`).
 """
 
@@ -32,13 +32,13 @@ from tests.fixtures import gateway_fleet
 SHARE_OF_BARE: Final = 0.8
 SETTLE_S: Final = 1.0
 _TICK_S: Final = 0.01
-"""The kernel counts the processor time of others in these."""
+"""The kernel counts the processor time of other processes in units of this."""
 SIZES: Final = {
     "seconds": Size(5.0, smoke=0.3, help="per measurement"),
     "load": Size(2000, smoke=2, help="at most so many tasks, and sessions at once"),
 }
 SMOKE: Final = {"env": [*ENGINES]}
-"""All that have an engine to be compared with: the others are measured by the same lines, and served by other tests."""
+"""The environments with an engine to compare with; the same code measures the others, and other tests serve them."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Load:
 
     tasks: int = 200
     sessions: int = 32
-    """Stepped at once."""
+    """Sessions stepped at once."""
     held: int = 1000
-    """Open at once when memory is measured."""
+    """Sessions open at once when memory is measured."""
     level: str | None = None
     shards: int = 1
     light: bool = True
-    """A step takes microseconds: the server's own work shows."""
+    """Whether a step takes microseconds, so that the server's own work shows."""
 
     def at_most(self, number: int) -> Self:
-        """The same with no more than `number` tasks and sessions."""
+        """Return the same load with at most `number` tasks and sessions."""
         return replace(
             self, tasks=min(self.tasks, number), sessions=min(self.sessions, number), held=min(self.held, number)
         )
@@ -66,7 +66,7 @@ WORLDS: Final = (
     "kg", "searchqa", "weather", "movie", "academia", "todo", "sheet", "tau_airline", "tau_retail", "function_calling",
     "card_game",
 )  # fmt: skip
-"""Of tools and knowledge: many sessions of little work each."""
+"""Environments of tools and knowledge: many sessions with little work each."""
 LOADS: Final = {
     **dict.fromkeys(WORLDS, Load(held=2000)),
     "os": Load(tasks=20, sessions=8, held=50, light=False),
@@ -79,14 +79,14 @@ LOADS: Final = {
 
 @dataclass(frozen=True)
 class Goals:
-    """What is to be reached; None: no goal."""
+    """The figures to reach; None: no goal."""
 
     of_engine: float | None = SHARE_OF_BARE
     """The class's speed as a multiple of the bare engine's."""
     served: float | None = None
     """Steps per second."""
     above_class_us: float | None = None
-    """Of a shard's time for a step. An environment that reaches it needs no `served`."""
+    """A shard's time for a step beyond the class's. An environment that reaches this goal need not reach `served`."""
     memory_mb: float | None = None
 
 
@@ -108,7 +108,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Measured:
-    """Steps per second of the clock, and per second of a processor with opening and closing; milliseconds."""
+    """Steps per second of wall time, and of processor time including opening and closing; milliseconds."""
 
     steps_per_s: float
     steps_per_cpu_s: float
@@ -117,7 +117,7 @@ class Measured:
 
 
 def episodes_of(entry: Entry, load: Load) -> list[Episode]:
-    """The expert's way through the first training tasks."""
+    """Return the expert's episodes of the first training tasks."""
     found = []
     for index in range(load.tasks):
         environment = entry.make()
@@ -138,7 +138,7 @@ def _task(entry: Entry, load: Load, index: int) -> Any:
 
 
 def in_a_loop(entry: Entry, load: Load, episodes: list[Episode], seconds: float) -> Measured:
-    """The class, one episode after the other."""
+    """Measure the class, one episode after the other."""
     steps, creates = [], []
     used, until = time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -159,7 +159,7 @@ def in_a_loop(entry: Entry, load: Load, episodes: list[Episode], seconds: float)
 
 
 async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episode], seconds: float) -> Measured:
-    """`load.sessions` players at once, each through one episode after the other."""
+    """Measure the server with `load.sessions` players at once; each plays one episode after the other."""
     steps: list[float] = []
     creates: list[float] = []
     players = range(load.sessions)
@@ -190,7 +190,7 @@ async def served(url: str, pid: int, load: Load, env: str, episodes: list[Episod
 
 
 async def bytes_per_session(url: str, pid: int, load: Load, env: str, episodes: list[Episode]) -> float:
-    """Resident memory of the server and whatever it started, per open session, one step taken."""
+    """Return the resident memory of the server and its children per open session, after one step in each."""
     async with SessionStream(url) as stream:
 
         async def open_one(number: int) -> str:
@@ -212,7 +212,7 @@ async def bytes_per_session(url: str, pid: int, load: Load, env: str, episodes: 
 
 
 def measure(env: str, load: Load, seconds: float) -> list[Row]:
-    """All figures of one environment."""
+    """Return all figures of one environment."""
     entry = load_entry(env, {})
     episodes = episodes_of(entry, load)
     loop = in_a_loop(entry, load, episodes, seconds)
@@ -247,9 +247,9 @@ def measure(env: str, load: Load, seconds: float) -> list[Row]:
 
 
 def _played_cpu(pid: int, load: Load) -> float:
-    """Of the shard and what it started; the front has a core of its own.
+    """Return the processor seconds of the shard and its children; the front has a core of its own.
 
-    Not asked of those that are not light: their programs come and go.
+    Returns 0 for environments that are not light: their programs come and go.
     """
     if not load.light:
         return 0.0

@@ -1,11 +1,11 @@
 """Learning from a search where sampling finds little: `python -m benchmarks.bench_expert_iteration [--seeds 0 1 2]`.
 
 All methods begin with one model, which has imitated a few demonstrations of BabyAI, and learn a level that it almost
-never solves (`hard_level.py`, fixed before they were run by what `--choose` shows). Each may take `--env-steps`
-environment steps: those of groups that were redrawn, of branches and of replays count. Success is that of held-out
-tasks; `--tune` measures on the validation split, by which alone settings are chosen.
+never solves (`hard_level.py`; chosen by the output of `--choose` before the methods were run). Each may take
+`--env-steps` environment steps, including those of redrawn groups, branches and replays. Success is measured on
+held-out tasks; `--tune` measures on the validation split, by which alone settings are chosen.
 
-A run that is finished is not run again, and one that was interrupted goes on: several days may do a part each.
+A finished run is not run again, and an interrupted run goes on, so the work can be spread over several days.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SMOKE: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run came to."""
+    """The results of one run."""
 
     method: str
     seed: int
@@ -48,15 +48,15 @@ class Run:
     success: float
     interval: tuple[float, float]
     num_tasks: int
-    """Held-out tasks that were measured."""
+    """Number of held-out tasks measured."""
     env_steps: int
-    """All that were taken to learn, replays included."""
+    """All environment steps taken to learn, including replays."""
     tokens_trained: int
     total_s: float
 
 
 def main() -> None:
-    """Run what is left, read the summaries, record; or measure the candidates for the level."""
+    """Run the unfinished runs, read the summaries, record; or measure the candidates for the level."""
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument(
         "--choose", action="store_true", help="only show what the start comes to on the candidate levels"
@@ -94,9 +94,9 @@ def main() -> None:
 
 
 def _trained(name: str, seed: int, recipe: Recipe, changes: Sequence[str], arguments: argparse.Namespace) -> Path:
-    """Return the directory of a run of a changed recipe, which is made or resumed if it is not finished.
+    """Return the directory of a run of a changed recipe; make or resume the run if it is not finished.
 
-    It is named by what the recipe and the changes say: others begin beside what was.
+    Its name has a hash of the recipe and the changes: with others, a run begins in another directory.
     """
     told = hashlib.sha256("\n".join([to_toml(recipe), *changes]).encode()).hexdigest()[:6]
     directory: Path = arguments.runs.resolve() / f"{name}-{seed}-{told}"
@@ -105,7 +105,7 @@ def _trained(name: str, seed: int, recipe: Recipe, changes: Sequence[str], argum
 
 
 def sampled(path: Path) -> Sampled:
-    """Return what the episodes of a file come to, of which every task has as many."""
+    """Return the success rates over the episodes of a file, in which every task has equally many."""
     tasks: defaultdict[str, list[bool]] = defaultdict(list)
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = ScoredTrajectory.model_validate_json(line).trajectory
@@ -118,7 +118,7 @@ def sampled(path: Path) -> Sampled:
 
 
 def run_of(name: str, seed: int, directory: Path) -> Run:
-    """Return what a finished run came to."""
+    """Return the results of a finished run."""
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     before, after = (summary["evals"][name] for name in ("before", "after"))
     return Run(

@@ -1,9 +1,9 @@
-"""What the gateway costs per step: through it and past it, side by side in one run.
+"""The gateway's cost per step: steps through it and steps past it, compared in one run.
 
-Sessions of a trivial environment are stepped as fast as the answers come, over the
-stream, over REST and in batches, with the SDK, and over REST with a bare client. Rounds through the gateway and rounds
-straight to the env server alternate, so that a busy machine is busy for both. The
-processor time of every process on the way says where each microsecond of a step goes.
+Sessions of a trivial environment are stepped as fast as the answers come, with the SDK over the stream, over REST and
+in batches, and over REST with a bare client. Rounds through the gateway and rounds straight to the env server
+alternate, so that a busy machine is busy for both. The processor time of every process on the way shows where each
+microsecond of a step goes.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tests.fixtures.redis_server import RedisServer
 
 GOAL_STEPS_PER_S: Final = 2000.0
 MAX_STEPS: Final = 50
-"""Then a session is replaced by a new one, as in real episodes."""
+"""Steps of a session; after them a new one replaces it, as in real episodes."""
 ACTION: Final = "hello"
 SIZES: Final = {
     "sessions": Size(64, smoke=4),
@@ -50,7 +50,7 @@ class SteppedSession:
 
 @dataclass(frozen=True)
 class Measured:
-    """One round: speed, median time of a step, and processor microseconds per step of each process."""
+    """One round: speed, median time of a step, and each process's processor microseconds per step."""
 
     steps_per_s: float
     latency_ms: float
@@ -61,7 +61,7 @@ Play = Callable[[str, list[SteppedSession], float], Awaitable[list[float]]]
 
 
 async def over_stream(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
-    """One step in flight per session, on one socket; seconds per step."""
+    """Play with one step in flight per session, on one socket; return seconds per step."""
     async with SessionStream(url) as stream:
 
         async def play(session: SteppedSession) -> list[float]:
@@ -71,7 +71,7 @@ async def over_stream(url: str, stepped: list[SteppedSession], until: float) -> 
 
 
 async def over_rest(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
-    """One request in flight per session."""
+    """Play with one request in flight per session."""
     async with GatewayClient(url) as client:
 
         async def play(session: SteppedSession) -> list[float]:
@@ -81,7 +81,7 @@ async def over_rest(url: str, stepped: list[SteppedSession], until: float) -> li
 
 
 async def over_kept_connections(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
-    """REST with a connection for each session and a client that costs next to nothing: what the server side takes."""
+    """Play over REST, one connection per session, with a client of nearly no cost: measures the server side."""
     async with SessionStream(url) as stream, AsyncExitStack() as stack:
 
         async def play(session: SteppedSession) -> list[float]:
@@ -96,7 +96,7 @@ async def over_kept_connections(url: str, stepped: list[SteppedSession], until: 
 
 
 async def in_batches(url: str, stepped: list[SteppedSession], until: float) -> list[float]:
-    """All sessions in one request after the other."""
+    """Play with one request after the other, each for all sessions."""
     taken: list[float] = []
     async with GatewayClient(url) as client:
         while not taken or time.perf_counter() < until:
@@ -161,7 +161,7 @@ async def one_round(play: Play, url: str, pids: dict[str, int], num_sessions: in
 
 
 async def measure(num_sessions: int, seconds: float, rounds: int) -> list[Row]:
-    """All ways, past the gateway, through it, and through one without a journal, in turns; medians of rounds."""
+    """Measure all ways past the gateway, through it, and through one without a journal in turn; medians over rounds."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)

@@ -1,7 +1,7 @@
 """The trainer on a GPU: GRPO updates of a randomly initialised Qwen3-0.6B in bfloat16, on packed sequences.
 
 `python -m benchmarks.bench_gpu [--compile] [--liger] [--gradient-checkpointing]`; `--smoke` runs the same code with
-a tiny shape on the CPU and records nothing. Needs torch, transformers and pydantic, and no service.
+a tiny shape on the CPU and records nothing. It needs torch, transformers and pydantic, and no service.
 
 Every token but a segment's first is trained: the head, a third of this model's FLOPs, works at every position.
 """
@@ -39,7 +39,7 @@ SMOKE: Final = QWEN3_0_6B | {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured."""
+    """The parameters of a measurement."""
 
     device: str
     shape: dict[str, Any]
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpointing: bool = False) -> list[Row]:
-    """Tokens/s and model-FLOPs utilisation for every micro-batch size of the plan."""
+    """Return tokens/s and model-FLOPs utilisation for every micro-batch size of the plan."""
     name = torch.cuda.get_device_name() if plan.device == "cuda" else "CPU"
     ceiling = matmul_ceiling(plan)
     rows = [Row.of(f"{name}: bfloat16 matrix product of {plan.matmul_size}", ceiling / 1e12, "TFLOP/s")]
@@ -94,7 +94,7 @@ def measure(plan: Plan, *, compiled: bool = False, liger: bool = False, checkpoi
 
 
 def build_model(plan: Plan, *, compiled: bool, liger: bool, checkpointing: bool) -> PolicyModel:
-    """A randomly initialised model of the plan's shape; the same class that a run trains."""
+    """Return a randomly initialised model of the plan's shape; a run trains the same class."""
     if liger:
         importlib.import_module("liger_kernel.transformers").apply_liger_kernel_to_qwen3(
             cross_entropy=False, fused_linear_cross_entropy=False
@@ -111,7 +111,7 @@ def build_model(plan: Plan, *, compiled: bool, liger: bool, checkpointing: bool)
 
 
 def packed_sequences(plan: Plan, tokens: int) -> list[TrainSequence]:
-    """Sequences that fill `microbatches_per_update` micro-batches exactly."""
+    """Return sequences that fill exactly `microbatches_per_update` micro-batches."""
     length = plan.segment_tokens
     count = plan.microbatches_per_update * tokens // length
     ids = torch.randint(plan.shape["vocab_size"], (count, length), generator=torch.Generator().manual_seed(0))
@@ -131,7 +131,7 @@ def packed_sequences(plan: Plan, tokens: int) -> list[TrainSequence]:
 
 
 def time_updates(engine: UpdateEngine, sequences: list[TrainSequence], plan: Plan) -> float:
-    """Seconds of one update, a mean; two more before it warm up."""
+    """Return the mean seconds of an update, after two updates to warm up."""
     for _ in range(2):
         engine.update(sequences)
     _wait(plan)
@@ -145,7 +145,7 @@ def time_updates(engine: UpdateEngine, sequences: list[TrainSequence], plan: Pla
 
 
 def matmul_ceiling(plan: Plan) -> float:
-    """FLOP/s of the machine's best large bfloat16 product: what the model is measured against."""
+    """Return the FLOP/s of the machine's fastest large bfloat16 product, the model's baseline."""
     size = plan.matmul_size
     left = torch.randn(size, size, device=plan.device, dtype=torch.bfloat16)
     right = torch.randn(size, size, device=plan.device, dtype=torch.bfloat16)

@@ -1,8 +1,8 @@
-"""What a light session feels of eight CPU-busy ones: the same environment, other shards, fewer cores than shards.
+"""How eight CPU-busy sessions slow a light one: the same environment, other shards, fewer cores than shards.
 
-The light session's steps are measured one after the other, alone and beside the busy
-ones, straight at the env server. It is opened last: that it gets a shard of its own is
-part of what is measured.
+The light session's steps are measured one after the other, alone and next to the busy
+sessions, straight at the env server. It is opened last: whether it gets its own shard is
+part of the measurement.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ GOAL_P99_MS: Final = 25.0
 ENVIRONMENT: Final = Path(__file__).parents[1] / "tests" / "conformance" / "troublesome_env.py"
 BURN: Final = "burn 0.05"
 PAUSE_S: Final = 0.002
-"""Between the light session's steps: an agent thinks."""
+"""The pause between the light session's steps, while an agent thinks."""
 MAX_STEPS: Final = 900
-"""Fewer than the environment allows."""
+"""Fewer steps than the environment allows."""
 SIZES: Final = {
     "busy": Size(8, smoke=2),
     "seconds": Size(5.0, smoke=1.0, help="per round"),
@@ -38,7 +38,7 @@ SIZES: Final = {
 
 
 async def open_one(stream: SessionStream) -> Session:
-    """Any task: the environment does what it is told."""
+    """Open a session with any task: the environment does as its actions say."""
     return await stream.open(OpenSession(env="troublesome", task_index=0))
 
 
@@ -50,7 +50,7 @@ async def burn(stream: SessionStream, session: Session) -> None:
 
 @asynccontextmanager
 async def burning(url: str, num_busy: int) -> AsyncIterator[set[str]]:
-    """Busy sessions, by the shards that they are on."""
+    """Run busy sessions; yield the shards that they are on."""
     async with SessionStream(url) as stream:
         sessions = [await open_one(stream) for _ in range(num_busy)]
         tasks = [asyncio.create_task(burn(stream, session)) for session in sessions]
@@ -66,12 +66,12 @@ async def burning(url: str, num_busy: int) -> AsyncIterator[set[str]]:
 
 
 def shard_of(session: Session) -> str:
-    """The shard that an env server's session id names."""
+    """Return the shard named in an env server's session id."""
     return session.session_id.split("-")[1]
 
 
 async def light(url: str, seconds: float) -> tuple[list[float], str]:
-    """Milliseconds per step of one session, and its shard."""
+    """Step one session; return the milliseconds of each step, and its shard."""
     taken = []
     async with SessionStream(url) as stream:
         session = await open_one(stream)
@@ -88,7 +88,7 @@ async def light(url: str, seconds: float) -> tuple[list[float], str]:
 
 
 async def measure(num_busy: int, seconds: float, rounds: int) -> list[Row]:
-    """Rounds alone and rounds beside the busy sessions alternate; percentiles over all their steps."""
+    """Alternate rounds alone with rounds next to the busy sessions; return percentiles over all their steps."""
     alone: list[float] = []
     beside: list[float] = []
     shared = 0
@@ -118,7 +118,7 @@ async def measure(num_busy: int, seconds: float, rounds: int) -> list[Row]:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """The value that so many percent do not exceed."""
+    """Return the value that `percent` percent of the values do not exceed."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 

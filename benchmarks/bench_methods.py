@@ -1,16 +1,17 @@
 """Every method, on equal terms: `python -m benchmarks.bench_methods [--setting intro|maze|textcraft] [--only NAME]`.
 
 A method is a recipe in recipes/methods. All begin with the model of one warm start per seed, play the same tasks, and
-stop after as many environment steps: those of groups that were redrawn, of replays and of branches count. Success is
-that of 400 held-out tasks; `--tune` measures on the validation split, by which alone settings are chosen.
+stop after equally many environment steps, including those of redrawn groups, replays and branches. Success is measured
+on 400 held-out tasks; `--tune` measures on the validation split, by which alone settings are chosen.
 
-A run that is finished is not run again, and one that was interrupted is resumed. With `--publish`, what is published
-already, by the same recipe to the letter, is not run again either, and what is not complete is kept in `results/begun`
-until it is: several days may do a part each. The recipes must be committed before: each run carries the commit of its
-recipe. docs/methods.md says how to read the figures.
+A finished run is not run again, and an interrupted run is resumed. With `--publish`, a run already published with
+exactly the same recipe is not run again either, and an incomplete set of runs is kept in `results/begun` until it is
+complete, so the work can be spread over several days. The recipes must be committed first: each run carries the commit
+of its recipe. docs/methods.md explains how to read the figures.
 
-With `--at-once 2` two runs share the machine, each with half of its processors and twice the time; what they print goes
-to a `.log` beside their directories. Their seconds compare with each other, not with those of runs that had all of it.
+With `--at-once 2` two runs share the machine, each with half of its processors and twice the time; their output goes to
+a `.log` file next to their directories. Compare their seconds with each other, not with those of runs that had the
+whole machine.
 """
 
 import argparse
@@ -53,18 +54,18 @@ SETTINGS: Final[Mapping[str, Sequence[str]]] = {
 WARM_STARTS: Final[Mapping[str, Sequence[str]]] = {
     "intro": (),
     "maze": ("stages.demonstrations.num_tasks=250", "stages.sft.epochs=10"),
-    # To copy an item's name from the list of commands is learned late and all at once, after some 1,500 updates. Fewer
-    # demonstrations for more epochs reach as much, and so small a loss that all replies of a group are one.
+    # The model learns to copy an item's name from the list of commands late and all at once, after some 1,500 updates.
+    # Fewer demonstrations for more epochs reach as much, but a loss so small that all replies of a group are equal.
     "textcraft": (
         "stages.demonstrations.num_tasks=8000", "stages.sft.epochs=5", "stages.sft.tokens_per_batch=4096",
         "stages.sft.optimizer.learning_rate=2e-3",
     ),
 }  # fmt: skip
-"""What else it takes there to begin with."""
+"""Further changes of the warm start, by setting."""
 SHARES: Final[Mapping[str, float]] = {"intro": 1.0, "maze": 2.4, "textcraft": 2.4}
-"""Environment steps, in units of what the recipes say."""
+"""Environment steps of each setting, as a multiple of those in the recipes."""
 CHOSEN: Final = ("grpo", "dapo", "rloo", "ppo", "gspo", "monte_carlo", "iterative_dpo", "agent_evol")
-"""Named before any was run: those of the settings behind the first."""
+"""The methods of the settings after the first; they were named before any was run."""
 SEEDS: Final = (0, 1, 2)
 SHORT: Final = ("grpo", "rloo", "ppo", "raft")
 SMOKE: Final[dict[str, Any]] = {
@@ -78,16 +79,16 @@ SMOKE: Final[dict[str, Any]] = {
 
 
 _TRAINING: Final = frozenset({"sft", "preference", "bradley_terry", "process_reward", "generative_judge"})
-"""Stages that train and play nothing."""
+"""Stages that train but play nothing."""
 Processors = tuple[int, ...]
-"""The numbers of those that a run has for itself."""
+"""The numbers of the processors that a run has for itself."""
 _running: Final[set[subprocess.Popen[bytes]]] = set()
-"""Those of `gymfleet train`, which end with this one and can be resumed."""
+"""The processes of `gymfleet train`; they end with this one and can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of a method came to."""
+    """The results of one run of a method."""
 
     setting: str
     method: str
@@ -95,28 +96,28 @@ class Run:
     commit: str
     """The last commit that changed its recipe."""
     recipe: str
-    """The first digits of the SHA-256 of its recipe's file, which tells the recipe also where commits are rewritten."""
+    """The first digits of the SHA-256 of its recipe's file; they identify the recipe even if commits are rewritten."""
     success_before: float
     success: float
     interval: tuple[float, float]
     env_steps: int
-    """All that were taken to learn: of every stage that plays, demonstrations and measurements not among them."""
+    """All environment steps taken to learn, of every stage that plays; without demonstrations and measurements."""
     tokens_trained: int
-    """Over all passes."""
+    """Tokens trained on, over all passes."""
     collecting_s: float
     training_s: float
     total_s: float
-    """Of its stages, measurements included."""
+    """Seconds of all its stages, including measurements."""
     memory_mib: float
-    """Of its largest process, at most."""
+    """Peak memory of its largest process."""
     processors: int
-    """Those that it ran on: the seconds of runs with as many compare."""
+    """The number of processors it ran on: seconds compare between runs with equally many."""
     curve: tuple[tuple[int, float], ...]
-    """Environment steps and success of the measurements on the way."""
+    """Environment steps and success of the intermediate measurements."""
 
 
 def main() -> None:
-    """Run what is left, read the summaries, record."""
+    """Run the unfinished runs, read the summaries, record."""
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--setting", choices=list(SETTINGS), default="intro")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these methods alone")
@@ -182,7 +183,7 @@ def main() -> None:
 
 
 def published(*paths: Path) -> list[Run]:
-    """Return the runs of files of results whose recipes have not changed since; of one run that of the first file."""
+    """Return the runs in result files whose recipes have not changed since; the first file with a run counts."""
     found: dict[tuple[str, int], Run] = {}
     for path in paths:
         if path.is_file():
@@ -194,7 +195,7 @@ def published(*paths: Path) -> list[Run]:
 
 
 def keep(runs: Sequence[Run], path: Path) -> None:
-    """Write runs that are not published yet."""
+    """Write runs that are not yet published."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
 
@@ -205,20 +206,20 @@ def _run(fields: Mapping[str, Any]) -> Run:
 
 
 def _commit_of(method: str) -> str:
-    """Return the last commit that changed its recipe."""
+    """Return the last commit that changed a method's recipe."""
     return _git("log", "-1", "--format=%h", "--", str(RECIPES / f"{method}.toml")) or "unknown"
 
 
 def _recipe_of(method: str) -> str:
-    """Return the first digits of the SHA-256 of its recipe's file, or an empty string where there is none by now."""
+    """Return the first digits of the SHA-256 of a method's recipe file, or an empty string if it no longer exists."""
     path = RECIPES / f"{method}.toml"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def methods() -> dict[str, Recipe]:
-    """Return the recipes of the methods that are installed here, by name.
+    """Return the recipes of the methods installed here, by name.
 
-    Raises SystemExit where an algorithm that is installed has no recipe.
+    Raises SystemExit if an installed algorithm has no recipe.
     """
     algorithms = set(included("gymfleet_trainer.algorithms"))
     kinds = set(included("gymfleet_trainer.stages"))
@@ -238,7 +239,7 @@ def _algorithms(recipe: Recipe) -> set[str]:
 
 
 def uncommitted() -> str:
-    """Return the first recipe that differs from what is committed, or an empty string."""
+    """Return the first recipe that differs from its committed form, or an empty string."""
     return _git("status", "--porcelain", "--", str(RECIPES)).partition("\n")[0][3:]
 
 
@@ -249,9 +250,9 @@ def _git(*arguments: str) -> str:
 
 
 def on_processors(work: Callable[[T, Processors], None], jobs: Iterable[T], at_once: int) -> None:
-    """Do every job, so many at once, each with its equal part of this machine's processors.
+    """Run all jobs, `at_once` at a time, each on an equal share of this machine's processors.
 
-    Raises what the first that fails raises, once the others have been told to end.
+    If a job fails, stop the others and raise its exception.
     """
     own = sorted(os.sched_getaffinity(0))
     if not 1 <= at_once <= len(own):
@@ -280,7 +281,7 @@ def on_processors(work: Callable[[T, Processors], None], jobs: Iterable[T], at_o
 
 
 def warm_start(seed: int, arguments: argparse.Namespace, processors: Processors) -> None:
-    """Train the model that all methods of a seed begin with, if it is not there."""
+    """Train the model that all methods of a seed begin with, if it does not exist yet."""
     changes = (
         *SETTINGS[arguments.setting],
         *WARM_STARTS[arguments.setting],
@@ -291,7 +292,7 @@ def warm_start(seed: int, arguments: argparse.Namespace, processors: Processors)
 
 
 def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace, processors: Processors) -> Run:
-    """Return what a method came to from one seed; a run that is there is read, or resumed."""
+    """Return the results of a method from one seed; an existing run is read, or resumed."""
     recipe = load_recipe(RECIPES / f"{name}.toml")
     changes = [*SETTINGS[arguments.setting], f"model.path={model}", *scaled(recipe, arguments), *arguments.set]
     if arguments.tune:
@@ -324,7 +325,7 @@ def run_of(name: str, seed: int, model: Path, arguments: argparse.Namespace, pro
 
 
 def spent_by(recipe: Recipe, seconds: Mapping[str, float], kinds: Collection[str]) -> float:
-    """Return the seconds of the stages of some kinds, the expert's demonstrations left out."""
+    """Return the seconds of the stages of some kinds, without the expert's demonstrations."""
     names = {stage.name for stage in recipe.plan() if stage.kind in kinds and stage.name != "demonstrations"}
     return sum(spent for name, spent in seconds.items() if name in names)
 
@@ -358,18 +359,18 @@ def _limits_of(stage: StageSection, place: str, arguments: argparse.Namespace) -
 
 
 def _share(arguments: argparse.Namespace) -> float:
-    """Return how many times the environment steps of the recipes there are to be."""
+    """Return the factor on the environment steps of the recipes."""
     return float(arguments.share * SHARES[arguments.setting])
 
 
 def _times(factor: float, stage: StageSection, key: str, place: str) -> str:
-    """Return the change that multiplies what a key of a stage counts."""
+    """Return the change that multiplies the number under a key of a stage."""
     whole = int(str((stage.model_extra or {})[key]))
     return f"{place}.{key}={max(1, round(factor * whole))}"
 
 
 def _of_the_environment(change: str, arguments: argparse.Namespace) -> str:
-    """Return a change with the environment's table under the name that it has by then."""
+    """Return a change with the environment's table under the name that the setting gives it."""
     name = next((one.partition("=")[2] for one in SETTINGS[arguments.setting] if ".name=" in one), "babyai")
     is_rename = change.startswith("environments.babyai.name=")
     return change if is_rename else change.replace("environments.babyai.", f"environments.{name}.")
@@ -377,7 +378,7 @@ def _of_the_environment(change: str, arguments: argparse.Namespace) -> str:
 
 def _directory(name: str, seed: int, arguments: argparse.Namespace) -> Path:
     kind = "smoke" if arguments.smoke else "short" if arguments.short else "tune" if arguments.tune else "full"
-    # A recipe that has changed begins again, beside what its earlier form came to.
+    # A changed recipe begins again in a directory of its own; the results of its earlier form stay.
     directory: Path = arguments.runs / f"{arguments.setting}-{kind}" / f"{name}-{seed}-{_recipe_of(name)[:6]}"
     return directory
 
@@ -385,10 +386,9 @@ def _directory(name: str, seed: int, arguments: argparse.Namespace) -> Path:
 def _train(
     name: str, seed: int, changes: Sequence[str], arguments: argparse.Namespace, processors: Processors
 ) -> dict[str, Any]:
-    """Run `gymfleet train`, or resume it, and return what was noted of it: `memory_mib`, of its largest process, and
-    `processors`, how many it had. A finished run is as it was.
+    """Run or resume `gymfleet train`; return `memory_mib` of its largest process, and its number of `processors`.
 
-    Raises CalledProcessError, also where the directory has a run of another recipe.
+    A finished run stays as it was. Raises CalledProcessError, also if the directory has a run of another recipe.
     """
     directory = _directory(name, seed, arguments)
     noted = directory / "noted.json"
@@ -425,7 +425,7 @@ def _train(
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """Return the figures of each method, over its seeds. They are in no order but that of the names."""
+    """Return the figures of each method, over its seeds, ordered only by name."""
     found: list[Row] = []
     for name in sorted({run.method for run in runs}):
         own = [run for run in runs if run.method == name]

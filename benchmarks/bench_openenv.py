@@ -1,10 +1,10 @@
-"""Steps per second of held sessions, through our gateway and on OpenEnv's own server, side by side in one run.
+"""Steps per second of held sessions, through our gateway and on OpenEnv's own server, compared in one run.
 
-The same trivial environment on both sides, every session stepping as fast as its
+Both sides run the same trivial environment, and every session steps as fast as its
 answers come. Ours is the whole chain that an operator runs: gateway, journal in
-Redis, env server. OpenEnv's is its server with two workers and nothing before it.
-Both load generators are one process each with the bare wire: a socket per session
-with JSON for OpenEnv, as its protocol has it, and the SDK's multiplexed socket for ours.
+Redis, env server. OpenEnv's is its server with two workers and nothing in front of it.
+Both load generators are one process each on the bare wire protocol: a socket per session
+with JSON for OpenEnv, as in its protocol, and the SDK's multiplexed socket for ours.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Measured:
 
 
 async def drive(steppers: list[Stepper], seconds: float) -> Measured:
-    """Step every session as fast as it answers; what happens while warming up does not count."""
+    """Step every session as fast as it answers; steps during the warm-up do not count."""
     begin = time.perf_counter() + WARM_UP_S
     end = begin + seconds
     taken: list[float] = []
@@ -80,7 +80,7 @@ async def drive(steppers: list[Stepper], seconds: float) -> Measured:
 
 
 async def on_ours(url: str, num_sessions: int, seconds: float) -> Measured:
-    """Through the gateway, over the stream."""
+    """Measure sessions through the gateway, over the stream."""
     async with FrameChannel(url, connections=2) as channel:
 
         async def call(op: Op, session_id: str, body: dict[str, object] | None) -> msgspec.Raw:
@@ -106,7 +106,7 @@ async def on_ours(url: str, num_sessions: int, seconds: float) -> Measured:
 
 
 async def on_openenv(url: str, num_sessions: int, seconds: float) -> Measured:
-    """On OpenEnv's WebSocket, one connection per session."""
+    """Measure sessions on OpenEnv's WebSocket, one connection per session."""
     limit = asyncio.Semaphore(64)
     step_frame = json.dumps({"type": "step", "data": {"message": "hello"}})
 
@@ -133,7 +133,7 @@ async def on_openenv(url: str, num_sessions: int, seconds: float) -> Measured:
 
 @contextmanager
 def openenv_server(log: Path) -> Iterator[str]:
-    """OpenEnv's own server with two workers."""
+    """Run OpenEnv's own server with two workers; yield its URL."""
     port = free_port()
     command = [str(PEERS / "bin" / "uvicorn"), "--app-dir", str(Path(__file__).parent / "peers"), "openenv_server:app"]
     command += ["--workers", str(WORKERS), "--port", str(port), "--log-level", "warning"]
@@ -158,7 +158,7 @@ def openenv_server(log: Path) -> Iterator[str]:
 
 
 def measure(sizes: list[int], seconds: float, rounds: int) -> list[Row]:
-    """Alternate between the two, so that a busy machine is busy for both; medians over the rounds."""
+    """Alternate between the two, so that a busy machine is busy for both; return medians over the rounds."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)

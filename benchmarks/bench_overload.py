@@ -1,9 +1,9 @@
 """Ten times more players than slots, of two tenants with weights 1:3, against exactly as many players as slots.
 
-An episode is an open, some steps with a pause before each (what a policy takes to
-reply), and a close: its length does not depend on the load, so that the slots are the
-capacity. Every player begins the next episode as soon as the last one ended; over the
-stream, in one run, first the exact load and then the overload.
+An episode is an open, some steps with a pause before each (the time a policy takes to
+reply), and a close: its length does not depend on the load, so the slots are the
+capacity. Every player begins the next episode as soon as the last one ends, over the
+stream. One run measures first the exact load and then the overload.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Load:
 
 @dataclass
 class Seen:
-    """What the players of one phase saw between warm-up and end."""
+    """Counts and times over the players of one phase, between warm-up and end."""
 
     finished: Counter[str] = field(default_factory=Counter)
     step_s: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Seen:
     lost: int = 0
 
     def p99_ms(self) -> float:
-        """Of a step's latency."""
+        """Return the 99th percentile of a step's latency."""
         return 1000 * statistics.quantiles(self.step_s, n=100)[98]
 
 
@@ -74,7 +74,7 @@ class Phase:
         self.seen = Seen()
 
     async def run(self) -> Seen:
-        """Play until the time is up; episodes in progress are carried to their end, uncounted."""
+        """Play until the time is up; episodes in progress are played to their end but not counted."""
         await asyncio.gather(
             *(self._play(tenant) for tenant, number in self._load.players.items() for _ in range(number))
         )
@@ -86,7 +86,7 @@ class Phase:
 
     async def _play(self, tenant: str) -> None:
         stream = self._streams[tenant]
-        # Out of step with each other, as real players are: bursts would flatter the comparison.
+        # Players start out of step with each other, as real ones do: bursts would flatter the comparison.
         await asyncio.sleep(random.uniform(0, self._load.steps * self._load.pause_s))
         while (began := time.perf_counter()) < self._until:
             try:
@@ -114,7 +114,7 @@ class Phase:
 
 
 async def measure(slots: int, steps: int, pause_s: float, seconds: float) -> list[Row]:
-    """Both phases over one gateway and one env server."""
+    """Run both phases over one gateway and one env server."""
     keys = {tenant: new_key(tenant) for tenant in WEIGHTS}
     shares = {tenant: weight / sum(WEIGHTS.values()) for tenant, weight in WEIGHTS.items()}
     exact = {tenant: round(slots * share) for tenant, share in shares.items()}

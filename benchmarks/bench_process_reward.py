@@ -1,10 +1,10 @@
-"""A process reward model beside the outcome reward, at equal environment steps:
+"""A process reward model in addition to the outcome reward, at equal environment steps:
 `python -m benchmarks.bench_process_reward [--seeds 0 1 2]`.
 
-For each seed `recipes/reward-models.toml` warms a policy up, lets it play, and trains a process reward model on what it
-played. From that policy GRPO goes on twice, as `recipes/methods/grpo.toml` says: by the outcome alone, and by the
-outcome and the product of the turns' probabilities. The steps that the model's episodes took count for the latter: the
-former may take as many more. No limit of time ends either of them.
+For each seed, `recipes/reward-models.toml` warms up a policy, lets it play, and trains a process reward model on its
+episodes. From that policy, GRPO goes on twice, as in `recipes/methods/grpo.toml`: by the outcome alone, and by the
+outcome and the product of the turns' probabilities. The environment steps of the reward model's episodes count for the
+latter, so the former may take that many more. No time limit ends either training.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def main() -> None:
         learned.append(taken)
         for name in arguments.only:
             process = name == "process"
-            # What the reward model learned from counts: the other training gets as much more.
+            # The episodes that the reward model learned from count: the other training gets that many more steps.
             env_steps = arguments.env_steps if process else arguments.env_steps + taken
             common = (
                 f"model.path={first / 'model'}", f"stages.reinforce.max_env_steps={env_steps}",
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _first_recipe(directory: Path) -> Path:
-    """The recipe that trains reward models, without the stage that needs pairs."""
+    """Write the recipe that trains reward models, without the stage that needs pairs; return its path."""
     head, *stages = (ROOT / "recipes" / "reward-models.toml").read_text(encoding="utf-8").split("[[stages]]\n")
     kept = [stage for stage in stages if 'kind = "bradley_terry"' not in stage]
     directory.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _train(
     *,
     first: Path | None = None,
 ) -> dict[str, Any]:
-    """Run `gymfleet train`, or resume it, and return its summary. A finished run is as it was."""
+    """Run or resume `gymfleet train`, and return its summary. A finished run stays as it was."""
     command = [
         str(Path(sys.executable).with_name("gymfleet")), "train", str(recipe),
         "--run-dir", str(directory), "--seed", str(seed),
@@ -111,7 +111,7 @@ def _train(
 
 
 def check_taken(name: str, summary: Mapping[str, Any], env_steps: int) -> None:
-    """Exit if a training ended before it had taken the environment steps that it was given."""
+    """Exit if a training ended before it took its given environment steps."""
     taken = summary["counts"]["env_steps.reinforce"]
     if taken < env_steps:
         raise SystemExit(

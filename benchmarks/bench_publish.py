@@ -1,10 +1,10 @@
-"""What publishing and keeping a model of half a billion parameters takes: bytes, seconds of each step, memory.
+"""The costs of publishing and keeping a model of half a billion parameters: bytes, seconds per step, memory.
 
-`gymfleet train` makes two steps of a random model, and two of adapters beside it, with an engine that takes no
-processor (`random_engine`). Seconds are those that the trainer's own records name: a step waits for the version that
-is published, and for the checkpoint only where it still is being written before the next update. The probe's passes
-are left short; on a GPU they take no time that would show. Memory is the peak of the trainer's process, beside what
-`gymfleet plan` says of the same recipe.
+`gymfleet train` takes two steps with a random model, and two with adapters on it, with an engine that uses no
+processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the version to be
+published, and for the checkpoint only if it is still being written before the next update. The probe's passes are kept
+short; on a GPU they take no noticeable time. Memory is the peak of the trainer's process, compared with the output of
+`gymfleet plan` for the same recipe.
 """
 
 import argparse
@@ -81,17 +81,17 @@ optimizer = { learning_rate = 1e-3 }
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is over."""
+    """A finished run."""
 
     path: Path
     plan: Mapping[str, int]
     """See `planned`."""
     peak_bytes: int
     lines: list[dict[str, Any]]
-    """Of its metrics."""
+    """The lines of its metrics."""
 
     def of_steps(self, kind: str, key: str) -> float:
-        """The mean over its steps; the version at the start, and the last checkpoint of a stage, are none of them."""
+        """Return the mean over its steps, without the version at the start and the last checkpoint of a stage."""
         found = {line["step"]: float(line[key]) for line in self.lines if line["kind"] == kind and line["step"]}
         return mean(found.values())
 
@@ -102,7 +102,7 @@ class Trained:
 
     @property
     def checkpoint(self) -> Path:
-        """The last one."""
+        """The last checkpoint."""
         return self.path / "checkpoints" / (self.path / "checkpoints" / "latest").read_text(encoding="utf-8").strip()
 
 
@@ -116,7 +116,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def emptied(directory: Path) -> Iterator[None]:
-    """An empty directory, which is gone afterwards: a run of the full size leaves 20 GB."""
+    """Make an empty directory, and remove it afterwards: a run of the full size leaves 20 GB."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     try:
@@ -126,7 +126,7 @@ def emptied(directory: Path) -> Iterator[None]:
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
-    """Both runs, and what is made of them."""
+    """Carry out both runs, and return their figures."""
     heads = options.hidden // 64
     scratch = (
         f"scratch = {{ hidden_size = {options.hidden}, intermediate_size = {4 * options.hidden}, num_layers = "
@@ -140,7 +140,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def trained(name: str, model: str, steps: int) -> Trained:
-    """Carry out a run, and watch the memory of its trainer."""
+    """Carry out a run, and watch its trainer's memory."""
     recipe, run = written(name, model, steps), RUNS / name
     peak, fleet, deadline = 0, LocalFleet(run, "maze"), time.monotonic() + LIMIT_S
     with training(Path(recipe), run, ()) as process:
@@ -153,13 +153,13 @@ def trained(name: str, model: str, steps: int) -> Trained:
     if process.returncode != 0:
         raise RuntimeError(run.with_suffix(".log").read_text(encoding="utf-8")[-3000:])
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    # A plan is for rows of the longest context; these have what they have.
+    # A plan assumes rows of the longest context; this one is for the tokens that the rows actually have.
     computed = max(line["num_tokens"] - line["num_shared_tokens"] for line in lines if line["kind"] == "rl_step")
     return Trained(run, planned(written(f"{name}-planned", model, steps, tokens=computed)), peak, lines)
 
 
 def planned(recipe: str) -> dict[str, int]:
-    """What the plan says of the trainer's process: bytes by part, and the number of parameters."""
+    """Return the plan of the trainer's process: bytes by part, and the number of parameters."""
     trainer = "from gymfleet_trainer.main import main; main()"
     found = json.loads(said(["-c", trainer, "plan", recipe, "--gpus", "1xcpu"]))
     parts = found["devices"][0]["processes"][0]["parts"]
@@ -167,7 +167,7 @@ def planned(recipe: str) -> dict[str, int]:
 
 
 def written(name: str, model: str, steps: int, *, dtype: str = "bfloat16", tokens: int | None = None) -> str:
-    """The path of a recipe, for batches of so many tokens in one row, or of whatever is played."""
+    """Write a recipe for batches of one row of `tokens` tokens, or of the rows played; return its path."""
     path = RUNS / f"{name}.toml"
     values = {
         "MODEL": model, "BACKEND": str(Path(__file__).with_name("random_engine.py")), "DTYPE": dtype,
@@ -178,7 +178,7 @@ def written(name: str, model: str, steps: int, *, dtype: str = "bfloat16", token
 
 
 def peak_of(pid: int) -> int:
-    """The most bytes that a process has held; 0 for one that has ended."""
+    """Return the peak memory of a process in bytes; 0 if it has ended."""
     with contextlib.suppress(OSError):
         found = _PEAK.search(Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
         return 0 if found is None else int(found[1]) * 1024
@@ -186,7 +186,7 @@ def peak_of(pid: int) -> int:
 
 
 def of_versions(run: Trained) -> list[Row]:
-    """What the last version has of bytes."""
+    """Return the figures on the size of the last version."""
     version = max((run.path / "weights").glob("v*"))
     manifest = WeightsManifest.model_validate_json((version / MANIFEST).read_text(encoding="utf-8"))
     data = sum(bucket.size_bytes for bucket in manifest.buckets)
@@ -201,7 +201,7 @@ def of_versions(run: Trained) -> list[Row]:
 
 
 def of_seconds(run: Trained) -> list[Row]:
-    """For how long a step is held up, and by what."""
+    """Return how long a step is held up, and by what."""
     return [
         Row.of("a step waits for version and checkpoint", run.blocked_s, "s", goal=BLOCKED_S, lower_is_better=True),
         *_publishing(run),
@@ -220,7 +220,7 @@ def _publishing(run: Trained) -> list[Row]:
 
 
 def of_memory(what: str, run: Trained) -> list[Row]:
-    """The peak, and by how much the plan is off, as a share."""
+    """Return the peak memory, and the plan's relative error."""
     expected = sum(size for part, size in run.plan.items() if part != "parameters")
     off = abs(run.peak_bytes / expected - 1)
     return [
@@ -230,7 +230,7 @@ def of_memory(what: str, run: Trained) -> list[Row]:
 
 
 def of_adapters(run: Trained, base: str) -> list[Row]:
-    """Numbers, bytes, seconds and log-probabilities of adapters."""
+    """Return the figures on parameters, bytes, seconds and log-probabilities of adapters."""
     with safe_open(run.checkpoint / MODEL / ADAPTER_WEIGHTS, framework="pt") as file:
         numbers = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - it is no mapping
     moments = (run.checkpoint / "optimizer.safetensors").stat().st_size
@@ -248,7 +248,7 @@ def of_adapters(run: Trained, base: str) -> list[Row]:
 
 
 def difference(run: Trained, base: str) -> float:
-    """The largest difference in log-probability between adapter and merged model, both in float32."""
+    """Return the largest difference in log-probability between adapter and merged model, both in float32."""
     model = run.path / MODEL
     generator = torch.Generator().manual_seed(0)
     prompts, samples = (torch.randint(3, 200, (2, 16), generator=generator).tolist() for _ in range(2))

@@ -1,7 +1,7 @@
 """A recipe over several seeds: `python -m benchmarks.bench_quickstart [--recipe NAME] [--seeds 0 1 2] [--keep]`.
 
 Each run is `gymfleet train` with another seed; its record is `summary.json`.
-A finished run directory is measured as it stands with `--keep`.
+With `--keep`, a finished run directory is measured as it stands.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from benchmarks.record import Row, record
 
 @dataclass(frozen=True)
 class Goals:
-    """What a recipe promises beside a rise that no chance explains."""
+    """The goals of a recipe, in addition to a statistically significant gain."""
 
     gain: float
     seconds: float

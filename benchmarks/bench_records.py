@@ -1,7 +1,7 @@
-"""A million records through `gymfleet data`: how fast each command reads, and how much memory it takes.
+"""A million records through `gymfleet data`: how fast each command reads them, and how much memory it takes.
 
-The records are made here, as long as those that people publish: AgentTraj-L's form, six messages, a kilobyte. Rates
-are of what is read, in bytes of JSON, with the start of the command and its processes in them.
+The records are generated, as long as published ones: AgentTraj-L's form, six messages, a kilobyte. Rates count the
+bytes of JSON read, and include the start of the command and its processes.
 """
 
 import json
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(directory: Path, count: int, workers: int) -> list[Row]:
-    """Convert, filter, split, export and inspect so many records."""
+    """Convert, filter, split, export and inspect `count` records."""
     given, ours, table = directory / "given.jsonl", directory / "ours.jsonl", directory / "ours.parquet"
     write(given, count)
     shared = ["--workers", str(workers)]
@@ -64,7 +64,7 @@ def measure(directory: Path, count: int, workers: int) -> list[Row]:
 
 
 def write(path: Path, count: int) -> None:
-    """Write records of AgentTraj-L's form; one in a hundred is another one again."""
+    """Write records of AgentTraj-L's form; one in a hundred repeats another."""
     draw = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
@@ -82,7 +82,7 @@ def _record(number: int, draw: random.Random) -> dict[str, object]:
 
 
 def timed(command: list[str]) -> tuple[float, int]:
-    """Return how long a command takes, and the most memory that its processes have together."""
+    """Return how long a command takes, and the peak memory of all its processes together."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name("gymfleet")), "data", *command],

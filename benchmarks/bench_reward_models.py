@@ -1,17 +1,17 @@
 """A reward model against chance, length and the last line: `python -m benchmarks.bench_reward_models [--seeds 0 1 2]`.
 
-Maze's expert plays with moves at random in between, and only moves are said. When an episode is cut is drawn
-beforehand, so that episodes that reach the goal and episodes that do not are similarly long; pairs are of one task and
-of lengths within ten per cent. The model begins with random weights and reads as the reward service shows it: up to
-the last reply, before the observation that would tell. One rule still decides every outcome: the last observation says
-where the player and the goal are, the last reply says which way the player goes, and the goal was reached if that move
-enters it. So an accuracy of 1 is possible, and stands beside the model's; what is measured is whether the model finds
-the rule from pairs alone. No maze is played twice, neither by one seed nor by two, so that none that is held out was
-trained on.
+Maze's expert plays with random moves in between, and replies contain only moves. The length limit of an episode is
+drawn beforehand, so that episodes that reach the goal and episodes that do not are similarly long; the episodes of a
+pair share a task and differ in length by at most ten per cent. The model begins with random weights and reads what the
+reward service shows it: up to the last reply, without the observation that would give the outcome away. One rule still
+decides every outcome: the last observation gives the positions of the player and the goal, the last reply gives the
+direction of the move, and the goal was reached if that move enters it. So an accuracy of 1 is possible, and is listed
+next to the model's; the benchmark measures whether the model finds the rule from pairs alone. No maze is played twice,
+by one seed or by two, so no held-out maze was trained on.
 
-On held-out tasks it says how often the better of two episodes is found, and how often the best of n by the model is a
-solution, against one drawn at random; over the KL divergence that choosing the best of n costs, this is the curve of
-over-optimisation (arXiv:2210.10760), of the model's number and of the true success.
+On held-out tasks it reports how often the model finds the better of two episodes, and how often the model's best of n
+is a solution, compared with one drawn at random. Plotted over the KL divergence of choosing the best of n, this is the
+curve of over-optimisation (arXiv:2210.10760), of the model's number and of the true success.
 """
 
 import argparse
@@ -66,9 +66,9 @@ from benchmarks.record import Row, record
 LEVEL: Final = "tiny"
 MAX_TOKENS: Final = 1024
 TURNS: Final = (2, 8)
-"""Between which an episode's limit is drawn."""
+"""The bounds between which an episode's limit is drawn."""
 AT_RANDOM: Final = 0.5
-"""How often a move is drawn and not the expert's."""
+"""How often a move is drawn at random instead of taken from the expert."""
 _POSITION: Final = re.compile(r"position ([\d ]+), ([\d ]+)\.")
 MODEL: Final = ScratchModel(vocab_size=384, hidden_size=64, intermediate_size=192, num_layers=3, num_heads=4,
                             num_kv_heads=2, head_dim=16)  # fmt: skip
@@ -81,13 +81,13 @@ SMOKE: Final[dict[str, Any]] = {"seeds": [0]}
 
 
 class Measured(NamedTuple):
-    """What one seed came to."""
+    """The results of one seed."""
 
     seed: int
     rows: list[Row]
     best_of: list[dict[str, float]]
-    """For each n: how far its best is from one drawn at random (`kl`, nats), its success (`gold`), and the model's
-    number (`proxy`), means over the held-out tasks."""
+    """For each n: the divergence of the best of n from one drawn at random (`kl`, nats), its success (`gold`), and the
+    model's number (`proxy`), as means over the held-out tasks."""
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ def played(seed: int, num_tasks: int, num_samples: int) -> list[ScoredTrajectory
 
 
 def _mazes() -> Iterator[Task[MazeTask]]:
-    """The tasks of the level without repetitions: it is so small that two indices may be the same maze."""
+    """Yield the tasks of the level without repetitions: it is so small that two indices may be the same maze."""
     source = Maze.task_source(None)
     seen: set[MazeTask] = set()
     for index in count():
@@ -149,7 +149,7 @@ def _episode(task: Task[MazeTask], number: int, sample: int, draw: random.Random
 
 
 def enters_goal(turn: Turn) -> bool:
-    """Return whether the reply moves from where the observation says the player is to where it says the goal is."""
+    """Return whether the reply moves the player to the goal, from their positions in the observation."""
     goal, here = (
         (int(row.replace(" ", "")), int(column.replace(" ", ""))) for row, column in _POSITION.findall(turn.observation)
     )
@@ -212,7 +212,7 @@ def _of_pairs(seed: int, trained: list[Pair], held_out: list[Pair], said: dict[s
 
 
 def _best_of(tasks: list[list[Example]], said: dict[str, float]) -> dict[int, dict[str, float]]:
-    """Return for each n what choosing the best of n of a task's episodes comes to."""
+    """Return the results of choosing the best of n of a task's episodes, for each n."""
     found = {}
     for n in (size for size in (1, 2, 4, 8) if size <= min(map(len, tasks))):
         gold, proxy = (
@@ -226,7 +226,7 @@ def _best_of(tasks: list[list[Example]], said: dict[str, float]) -> dict[int, di
 def _of_choices(
     seed: int, tasks: list[list[Example]], said: dict[str, float], curve: Mapping[int, Mapping[str, float]]
 ) -> list[Row]:
-    """Return what choosing among a task's episodes gains, of those tasks that make a pair."""
+    """Return the gains from choosing among a task's episodes, over the tasks that make a pair."""
     largest = min(len(examples) for examples in tasks)
     rows = []
     for n, point in curve.items():

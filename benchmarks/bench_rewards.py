@@ -1,7 +1,7 @@
-"""How fast the reward service's rules are: each alone, all of them together, and with reading and writing the records.
+"""The speed of the reward service's rules: each alone, all together, and with reading and writing the records.
 
-The episodes have five turns of 60 sampled tokens. Components that ask a model or compare mathematics in processes of
-their own are not rules, and stand in no sum. Rates are of several processes side by side, as replicas run.
+The episodes have five turns of 60 sampled tokens. Components that ask a model, or compare mathematics in separate
+processes, are not rules and are left out. Rates are for several concurrent processes, as replicas run.
 """
 
 import argparse
@@ -33,7 +33,7 @@ GOAL_PER_S: Final = 10_000
 NUM_TOKENS: Final = 60
 TURNS: Final = 5
 DISTINCT: Final = 64
-"""Episodes with texts of their own: nothing that a component might keep of the last one helps it."""
+"""Number of episodes with different texts, so that nothing a component may cache from the last one helps it."""
 SIZES: Final = {
     "episodes": Size(20_000, smoke=128, help="scored for each figure"),
     "processes": Size(2, smoke=1, help="side by side"),
@@ -41,7 +41,7 @@ SIZES: Final = {
 
 
 def episodes() -> list[Trajectory]:
-    """What is scored."""
+    """Return the episodes to score."""
     return [_episode(number) for number in range(DISTINCT)]
 
 
@@ -64,12 +64,12 @@ def _episode(number: int) -> Trajectory:
 
 
 def tables(names: tuple[str, ...] | list[str]) -> RewardSpec:
-    """A reward of these components."""
+    """Return a reward of these components."""
     return RewardSpec.model_validate({"goal": {"enabled": "goal" in names}, **{name: RULES[name] for name in names}})
 
 
 def per_second(call: Callable[[int], object], count: int) -> float:
-    """Calls in a second, the best of three."""
+    """Return the calls per second, the best of three."""
     best = float("inf")
     for _ in range(3):
         began = time.perf_counter()
@@ -80,14 +80,14 @@ def per_second(call: Callable[[int], object], count: int) -> float:
 
 
 def component_us(name: str, count: int) -> float:
-    """Microseconds that a component takes for an episode."""
+    """Return the microseconds that a component takes for an episode."""
     (term,) = Scorer().terms(tables([name]))
     given = episodes()
     return 1e6 / per_second(lambda number: answered(term.component, given[number % DISTINCT]), count)
 
 
 def rate(names: tuple[str, ...], count: int, *, wire: bool) -> float:
-    """Episodes that one process scores in a second, with reading and writing their records if `wire`."""
+    """Return the episodes that one process scores per second, with reading and writing their records if `wire`."""
     scorer, spec = Scorer(), tables(names)
     requests = [ScoreRequest(trajectory=episode, reward=spec) for episode in episodes()]
     records = [request.model_dump_json() for request in requests]
@@ -105,7 +105,7 @@ def rate(names: tuple[str, ...], count: int, *, wire: bool) -> float:
 
 
 def side_by_side(names: tuple[str, ...], options: argparse.Namespace, *, wire: bool) -> float:
-    """The sum of the rates of several processes that run at the same time."""
+    """Return the sum of the rates of several processes that run at the same time."""
     command = [sys.executable, "-m", "benchmarks.bench_rewards", "--one", ",".join(names)]
     command += ["--episodes", str(options.episodes), *(["--wire"] if wire else [])]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(options.processes)]

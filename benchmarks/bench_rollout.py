@@ -1,4 +1,4 @@
-"""What episodes cost beside the engine: replies per second while episodes run, and by the engine alone.
+"""The cost of episodes beyond the engine's: replies per second while episodes run, and by the engine alone.
 
 Episodes of the maze are played through gateway and env server; every request
 to the engine is recorded. The baseline then asks the same engine for the same
@@ -6,11 +6,11 @@ prompts and lengths in the same order per episode, with nothing around it: for
 the embedded engine a loop in its own thread, for a vLLM server a plain load
 generator. Rounds of both alternate, so that a busy machine is busy for both.
 
-Then `--trees` tasks are searched at once by `mcts`, each reply below a node
-that was forked, and the bare engine is asked for what each tree asked, in its
-order. Nodes are valued in this process, by the environment's score: what the
-reward service takes is measured by bench_rewards. Of prompts the share whose
-tokens lay in the prefix cache is told by the vLLM server's own metrics.
+Then `mcts` searches `--trees` tasks at once, with each reply below a node that
+was forked, and the bare engine gets the same requests as each tree made, in the
+same order. Nodes are valued in this process, by the environment's score:
+bench_rewards measures the time of the reward service. The share of prompt
+tokens found in the prefix cache comes from the vLLM server's own metrics.
 """
 
 import argparse
@@ -88,7 +88,7 @@ class Stand:
     bare_rates: list[float] = field(default_factory=list)
 
     async def search(self, num_trees: int, simulations: int, num_turns: int) -> list[Conversation]:
-        """One round of searches; what each tree asked the engine, in its order."""
+        """Run one round of searches; return each tree's requests to the engine, in order."""
         spec = StrategySpec(use="mcts", options={"simulations": simulations})
         groups = [
             GroupRequest(
@@ -103,7 +103,7 @@ class Stand:
         return conversations
 
     async def play(self, num_groups: int, group_size: int, num_turns: int) -> list[Conversation]:
-        """One round of episodes; what the engine was asked in it."""
+        """Run one round of episodes; return the requests made to the engine."""
         limits = _limits(num_turns)
         groups = [
             GroupRequest(
@@ -130,7 +130,7 @@ class Stand:
         return conversations
 
     async def bare(self, conversations: Sequence[Conversation]) -> None:
-        """The same requests with nothing around the engine."""
+        """Make the same requests to the bare engine."""
         if isinstance(self.replica, EmbeddedEngine):
             seconds = await self.replica.between_steps(lambda core: _loop(core, conversations))
         else:
@@ -143,7 +143,7 @@ def _limits(num_turns: int) -> EpisodeLimits:
 
 
 def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
-    """Step the engine until every conversation is through; seconds."""
+    """Step the engine until every conversation is finished; return the seconds."""
     began = time.perf_counter()
     waiting = [iter(conversation) for conversation in conversations]
     running: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
 
 
 async def _generate_load(url: str, conversations: Sequence[Conversation]) -> float:
-    """Each conversation one request after the other, all at once up to the server's number of sequences; seconds."""
+    """Run all conversations at once, up to the server's number of sequences, each in order; return the seconds."""
     slots = asyncio.Semaphore(MAX_NUM_SEQS["server"])
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
     async with aiohttp.ClientSession(url, connector=connector) as client:
@@ -184,7 +184,7 @@ async def _generate_load(url: str, conversations: Sequence[Conversation]) -> flo
 
 @contextlib.asynccontextmanager
 async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> AsyncIterator[Stand]:
-    """A policy of about a million parameters, served by one backend."""
+    """Serve a policy of about a million parameters with one backend."""
     model = build_tiny_model(directory / kind, tie_embeddings=False, seed=0, hidden_size=128, num_layers=4)
     async with contextlib.AsyncExitStack() as stack:
         replica: Engine
@@ -214,7 +214,7 @@ async def stand(kind: str, directory: Path, gateway_url: str, threads: int) -> A
 
 
 async def measure(kind: str, directory: Path, gateway_url: str, arguments: argparse.Namespace) -> list[Row]:
-    """Alternate rounds; the first of each warms up and is not counted."""
+    """Alternate rounds; the first of each kind warms up and is not counted."""
     async with stand(kind, directory, gateway_url, arguments.threads) as bench:
         for _ in range(arguments.rounds + 1):
             conversations = await bench.play(arguments.groups, arguments.group_size, arguments.turns)
@@ -249,7 +249,7 @@ def _rows(replies: str, share: str, bench: Stand, goal: float) -> list[Row]:
 
 
 async def run(arguments: argparse.Namespace) -> list[Row]:
-    """All wanted backends, against one gateway and one env server."""
+    """Measure all chosen backends, with one gateway and one env server."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -1,16 +1,16 @@
-"""What searching at test time buys: `python -m benchmarks.bench_search [--env intro maze sums] [--seeds 0 1 2]`.
+"""The gain from searching at test time: `python -m benchmarks.bench_search [--env intro maze sums] [--seeds 0 1 2]`.
 
 A small model is trained from scratch for each seed, on a few demonstrations, so that it solves some of the held-out
-tasks; then each strategy plays the same tasks with an equal budget for a task: so many replies, or so many environment
-steps, as `--episodes` whole episodes would take at most. What independent episodes come to is read from one play of
-`--samples` for each task: the share of tasks that any of those solved which fit into the same budget.
+tasks; then each strategy plays the same tasks with an equal budget per task: as many replies, or environment steps, as
+`--episodes` whole episodes would take at most. The result of independent episodes comes from `--samples` episodes
+played for each task: the share of tasks solved by any of the episodes that fit into the same budget.
 
-Strategies that choose by `goal` have seen the environment's score, and so has who says which of several independent
-episodes is solved: they are compared with that. What chooses without it is compared with one episode. By a process
-reward model, which is trained on what the policy played, `best_of_n` chooses once more. Strategies that ask a model for
-plans, lessons, marks or votes are left out: one of a million parameters writes none.
+Strategies that choose by `goal` see the environment's score, as does the choice of a solved episode among several
+independent ones: they are compared with that. Strategies that choose without it are compared with one episode.
+`best_of_n` also chooses by a process reward model, which is trained on the policy's episodes. Strategies that ask a
+model for plans, lessons, marks or votes are left out: a model of a million parameters writes none.
 
-A run that is finished is not run again, and one that was interrupted goes on.
+A finished run is not run again, and an interrupted run goes on.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SMOKE: Final[dict[str, Any]] = {
     "small": ["model.scratch.corpus_episodes=40", "stages.demonstrations.num_tasks=24", "stages.sft.epochs=3"],
 }  # fmt: skip
 LEARNED: Final = "steps"
-"""What the process reward model is called."""
+"""The name of the process reward model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Place:
 
 
 def main() -> None:
-    """Run the grid, read what the runs left, record."""
+    """Run the grid, read the results of the runs, record them."""
     parser = BenchmarkCommand(__doc__, smoke=SMOKE)
     parser.add_argument("--env", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES))
@@ -76,7 +76,7 @@ def _of_seed(env: str, seed: int, arguments: argparse.Namespace) -> list[Measure
     table = {"kind": "embedded", "scores": "turns", "path": str(first.directory / "models" / "process_reward")}
     models = json.dumps({LEARNED: {**table, "max_tokens": first.recipe.inference.max_model_len}})
     _train(learned, arguments, GYMFLEET_REWARD_MODELS=models)
-    # With the largest as many samples as there are: of short episodes more would fit.
+    # The largest budget takes all samples: more short episodes would fit.
     budgets = sorted({*arguments.curve, arguments.episodes, arguments.samples // 4, arguments.samples})
     return [
         *independent(first.directory, first.recipe, env, seed, budgets),
@@ -86,7 +86,7 @@ def _of_seed(env: str, seed: int, arguments: argparse.Namespace) -> list[Measure
 
 
 def _place(env: str, seed: int, kind: str, recipe: Recipe, arguments: argparse.Namespace) -> _Place:
-    """Return a directory that is named by what its recipe says: one that has changed begins beside what was."""
+    """Return a run in a directory named by a hash of its recipe, so that a changed recipe gets another directory."""
     name = hashlib.sha256(to_toml(recipe).encode()).hexdigest()[:6]
     return _Place(env, seed, recipe, arguments.runs.resolve() / f"{env}-{seed}-{kind}-{name}")
 

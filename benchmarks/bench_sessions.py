@@ -1,8 +1,8 @@
-"""Many sessions held at once and all stepped, what each costs in memory, and forks that leave their parent alone.
+"""Many sessions held at once and all stepped, the memory of each, and forks that leave their parent unchanged.
 
-One gateway with its journal in Redis, one env server with two shards. The sessions are
-of an environment whose every observation is a hash over all its actions: a step that
-was lost, repeated or taken in another's session shows.
+One gateway with its journal in Redis, one env server with two shards. Every observation of
+the sessions' environment is a hash over all its actions: a step that was lost, repeated or
+taken in another session shows.
 """
 
 import asyncio
@@ -52,33 +52,33 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fleet:
-    """The processes that are measured."""
+    """The measured processes."""
 
     redis: RedisServer
     server: ServiceProcess
     gateway: ServiceProcess
 
     def by_part(self) -> dict[str, list[int]]:
-        """Process ids: gateway, front, shards, Redis."""
+        """Return the process ids of gateway, front, shards and Redis."""
         front, *shards = family(self.server.pid)
         return {"gateway": family(self.gateway.pid), "env server": [front], "shards": shards, "redis": [self.redis.pid]}
 
     def resident(self) -> dict[str, int]:
-        """Bytes by part."""
+        """Return the resident bytes, by part."""
         return {part: resident_bytes(pids) for part, pids in self.by_part().items()}
 
     def held(self) -> int:
-        """Open sessions."""
+        """Return the number of open sessions."""
         return held(self.server.url)
 
     def session_keys(self) -> int:
-        """Journals."""
+        """Return the number of journals."""
         return session_keys(self.redis.url)
 
 
 @contextmanager
 def running(num_sessions: int) -> Iterator[Fleet]:
-    """Two shards behind one gateway with a journal."""
+    """Run two shards behind one gateway with a journal."""
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)
         (logs / "redis").mkdir()
@@ -90,7 +90,7 @@ def running(num_sessions: int) -> Iterator[Fleet]:
 
 
 async def bounded(work: Iterable[Callable[[], Awaitable[T]]], limit: int) -> list[T]:
-    """All of it, so much at a time, in its order."""
+    """Do all the work, at most `limit` calls at a time; return the results in order."""
     slots = asyncio.Semaphore(limit)
 
     async def one(begin: Callable[[], Awaitable[T]]) -> T:
@@ -163,7 +163,7 @@ async def hold(fleet: Fleet, num_sessions: int, num_steps: int) -> list[Row]:
 
 
 async def _warm_up(caller: Caller) -> None:
-    """What is loaded at first use is no session's memory; few sessions, for what they leave free is used again."""
+    """Load everything loaded at first use, with few sessions: later ones reuse the memory that these free."""
 
     async def once(number: int) -> None:
         session = await caller.open("chain", number)
@@ -175,7 +175,7 @@ async def _warm_up(caller: Caller) -> None:
 
 
 async def fork(fleet: Fleet, num_timed: int, num_forks: int) -> list[Row]:
-    """Forks of 8 that are timed, then forks of one; a twin that was never forked tells what the parent must be."""
+    """Time forks into 8 children, then fork into one; a twin that is never forked shows the parent's right state."""
     async with Caller(fleet.gateway.url) as caller:
         parent, twin = [await caller.open("chain", 7) for _ in range(2)]
         for session in (parent, twin):
@@ -214,7 +214,7 @@ async def fork(fleet: Fleet, num_timed: int, num_forks: int) -> list[Row]:
 
 
 async def _visible(caller: Caller, session_id: str) -> str:
-    """A hash over all that a session shows, but for its name and the time that is left to it."""
+    """Return a hash over everything a session shows, except its name and its remaining time."""
     session = await caller.get(session_id)
     shown = {name: value for name, value in session.items() if name not in {"session_id", "expires_in_s"}}
     last = await caller.step(session_id, FUTURE - 1, _past(FUTURE - 1))  # the stored result of the last step

@@ -1,8 +1,8 @@
-"""A million short sessions, three in ten abandoned: what grows, and what is left behind.
+"""A million short sessions, three in ten abandoned: which resources grow, and which are left behind.
 
 Each session is opened through the gateway, stepped once or twice, and closed or left to
-its lease of two seconds; as fast as it goes. Memory is sampled all the while, and the
-last part of the run is held against the part that followed the warm-up.
+its lease of two seconds, as fast as possible. Memory is sampled throughout, and the
+last part of the run is compared with the part after the warm-up.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ LEASE_S: Final = 2.0
 ABANDONED: Final = 3
 OF: Final = 10
 WINDOW: Final = 0.15
-"""The warm-up, and the part at the end, as shares of the run. The part that the end is held against follows the
+"""The warm-up, and the part at the end, as shares of the run. The end is compared with an equal part after the
 warm-up."""
 GOAL_GROWTH: Final = 0.02
 PROGRESS_EVERY_S: Final = 10.0
@@ -49,7 +49,7 @@ SIZES: Final = {
 
 @dataclass
 class Sample:
-    """All processes at one moment."""
+    """The state of all processes at one moment."""
 
     done: int
     resident: dict[str, int]
@@ -59,7 +59,7 @@ class Sample:
 
 
 class Fleet:
-    """The processes that are measured."""
+    """The measured processes."""
 
     def __init__(self, redis: RedisServer, server: ServiceProcess, gateway: ServiceProcess) -> None:
         self.redis = redis
@@ -67,7 +67,7 @@ class Fleet:
         self.gateway = gateway
 
     def pids(self) -> dict[str, int]:
-        """By what they are."""
+        """Return the process ids, by part."""
         front, *shards = family(self.server.pid)
         return {
             "gateway": self.gateway.pid,
@@ -77,9 +77,9 @@ class Fleet:
         }
 
     def sample(self, done: int) -> Sample:
-        """Now."""
+        """Sample all processes now."""
         pids = self.pids()
-        # A child of Redis that rewrites its file shares its pages, and is no session's doing.
+        # Redis's children are left out: one that rewrites its file shares its pages, and no session causes it.
         count = len(pids) + len(family(self.gateway.pid)) - 1
         return Sample(
             done=done,
@@ -90,13 +90,13 @@ class Fleet:
         )
 
     def processor_s(self) -> dict[str, float]:
-        """Processor time so far."""
+        """Return the processor time so far, by part."""
         return {part: cpu_seconds(pid) for part, pid in self.pids().items()}
 
 
 @dataclass
 class Soak:
-    """One run and what it saw."""
+    """One run and its counts."""
 
     fleet: Fleet
     num_sessions: int
@@ -151,12 +151,12 @@ class Soak:
                 print(f"{self.done:,} sessions, {self.done / (now - began):,.0f}/s; MiB: {sizes}", flush=True)
 
     def window(self, begin: float, end: float) -> list[Sample]:
-        """Samples of a part of the run, by shares of the sessions."""
+        """Return the samples of a part of the run, given as shares of the sessions."""
         return [s for s in self.samples if begin * self.num_sessions <= s.done <= end * self.num_sessions]
 
 
 def measure(num_sessions: int, concurrency: int, sample_every_s: float) -> list[Row]:
-    """Run it, wait for the leases, and count what is left."""
+    """Run the soak, wait for the leases, and count what is left."""
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory)
         (logs / "redis").mkdir()

@@ -1,11 +1,10 @@
-"""`kill -9` of every kind of process while the whole stack trains: how soon it works again, and are the books right.
+"""`kill -9` of every kind of process while the whole stack trains: time to recover, and correctness of the books.
 
-The quickstart's recipe, in smaller steps, is trained for about ten minutes. A seeded schedule kills
-twenty processes meanwhile: env server, one of its shards, gateway, reward, rollout with its engine, trainer,
-Redis. Whoever runs the stack starts them again: the supervisor of `gymfleet train`, or (`--compose PROJECT`) the
-restart policy of a compose project that trains already. A recovery is over when the service that was killed is
-ready and, begun after that, a session was played through the gateway and a scored trajectory arrived;
-the end of a training step is measured beside it.
+The quickstart's recipe, in smaller steps, trains for about ten minutes. A seeded schedule kills twenty processes
+meanwhile: env server, one of its shards, gateway, reward, rollout with its engine, trainer, Redis. They are started
+again by the supervisor of `gymfleet train`, or (`--compose PROJECT`) by the restart policy of a compose project that
+is already training. A recovery is over when the killed service is ready and, both begun after that, a session was
+played through the gateway and a scored trajectory arrived; the end of a training step is measured as well.
 """
 
 import asyncio
@@ -38,13 +37,13 @@ GOAL_S: Final = 15.0
 GIVE_UP_S: Final = 300.0
 START_S: Final = 1200.0
 END_S: Final = 1800.0
-"""For the rest of the run after the last kill, its measurement included."""
+"""Time limit for the rest of the run after the last kill, including its measurement."""
 POLL_S: Final = 0.1
 OVERRIDES: Final = (
     # Steps of a few seconds, so that a standstill shows; the run ends by the clock.
     "stages.reinforce.groups_per_step=8", "stages.reinforce.updates_per_step=1", "stages.reinforce.steps=2000",
     "stages.reinforce.max_wall_s=600",
-    # The schedule is that of 2000 steps, of which about a tenth happens: a smaller, nearly constant rate.
+    # The learning-rate schedule is for 2000 steps, of which about a tenth happens: a smaller, nearly constant rate.
     "stages.reinforce.optimizer.learning_rate=2e-4",
 )  # fmt: skip
 
@@ -56,12 +55,12 @@ SMOKE: Final = {
         "stages.reinforce.updates_per_step=1", "stages.before.num_tasks=5", "stages.after.num_tasks=5",
     ],
 }  # fmt: skip
-"""One kill of every kind; the run lasts longer than the window by what the last recovery takes."""
+"""One kill of every kind; the run outlasts the window by the time of the last recovery."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Seconds after the kill; infinite for what was not seen in time."""
+    """Seconds after the kill; infinite for events not seen in time."""
 
     kill: Kill
     ready_s: float
@@ -71,23 +70,23 @@ class Recovery:
 
     @property
     def works_s(self) -> float:
-        """Ready, a session played, a trajectory arrived."""
+        """Seconds until the service is ready, a session was played and a trajectory arrived."""
         return max(self.ready_s, self.session_s, self.trajectory_s)
 
 
 class Ordeal(BaseModel):
-    """What was seen, as it is kept beside the run directory."""
+    """The observations, as kept next to the run directory."""
 
     recoveries: list[Recovery] = []
     signs: Signs = Field(default_factory=Signs)
     restarts: int = 0
-    """Of services, by whoever runs the stack, until the last recovery."""
+    """Restarts of services, by the supervisor or the compose project, until the last recovery."""
     load_average: float = 0.0
-    """Of the machine, over the 15 minutes before the last recovery; other work on it included."""
+    """Load average of the machine over the 15 minutes before the last recovery, including other work on it."""
 
 
 async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill]) -> list[Recovery]:
-    """Carry out the schedule, whether or not the stack has recovered from the kill before."""
+    """Carry out the schedule, whether or not the stack has recovered from the previous kill."""
     started = time.monotonic()
     recoveries = []
     for entry in plan:
@@ -100,7 +99,7 @@ async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill]) -> list[Recov
 
 
 async def _until_there(stack: Stack, kind: Kind) -> Process:
-    """The process to kill; waits for one that is being started again just now."""
+    """Return the process to kill; wait for it while it is being started again."""
     deadline = time.monotonic() + GIVE_UP_S
     while (process := await asyncio.to_thread(victim, stack, kind)) is None:
         if time.monotonic() > deadline:
@@ -136,11 +135,11 @@ async def _recovery(stack: Stack, signs: Signs, entry: Kill, killed: int) -> Rec
 def training(
     recipe: Path, run_dir: Path, overrides: Sequence[str], *, fresh: bool = True, threads: int = 1
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """`gymfleet train`, with so many threads for its trainer; stopped with all its services when the block ends."""
+    """Run `gymfleet train` with `threads` trainer threads; stop it and all its services when the block ends."""
     sets = [part for override in overrides for part in ("--set", override)]
     command = [str(Path(sys.executable).with_name("gymfleet")), "train", str(recipe), "--run-dir", str(run_dir)]
-    # One thread for the engine, and by default for the trainer: two that share a core with a third process wait for
-    # each other.
+    # One thread for the engine, and by default for the trainer: two threads that share a core with a third process
+    # wait for each other.
     settings = {"GYMFLEET_TRAINER_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
@@ -155,7 +154,7 @@ def training(
 
 
 async def until_phase(run_dir: Path, phase: str, process: "subprocess.Popen[bytes] | None", timeout_s: float) -> None:
-    """Until the run's progress says that it is there. Raises `RuntimeError` when it ends or takes too long."""
+    """Wait until the run's progress shows `phase`. Raises `RuntimeError` if the run ends or takes too long."""
     deadline = time.monotonic() + timeout_s
     while (now := _phase(run_dir)) != phase:
         if time.monotonic() > deadline or (process is not None and process.poll() is not None):
@@ -175,7 +174,7 @@ async def ordeal(
 ) -> Ordeal:
     """Wait for reinforcement learning, kill by the plan, and wait for the end of the run.
 
-    What was seen is on the disk whatever comes then: a run that did not end can be resumed, with an empty plan.
+    The observations are on disk whatever happens then: an unfinished run can be resumed, with an empty plan.
     """
     notes = stack.run_dir.with_suffix(".ordeal.json")
     seen = Ordeal.model_validate_json(notes.read_bytes()) if not plan else Ordeal()
@@ -198,7 +197,7 @@ async def ordeal(
 
 
 def rows(seen: Ordeal, accounts: Accounts) -> list[Row]:
-    """Per kind, per kill, and the books."""
+    """Return the figures per kind, per kill, and of the books."""
     recoveries = seen.recoveries
     asked = sum(one.kill.kind is not Kind.ENV_SHARD for one in recoveries)
     return [

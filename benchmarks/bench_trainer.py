@@ -1,8 +1,8 @@
 """How fast the trainer learns on a CPU: one batch of the quickstart's size and model, forward, backward and update.
 
-`python -m benchmarks.bench_trainer [--smoke]`. The baseline is what a plain loop does with the same sequences and
-the same model: transformers' forward pass on padded rows, all logits, PyTorch's own matrix products. Rows are sorted by
-length, which pads least, and of several numbers of rows the fastest counts.
+`python -m benchmarks.bench_trainer [--smoke]`. The baseline is a plain loop over the same sequences with the same
+model: transformers' forward pass on padded rows, all logits, PyTorch's own matrix products. Rows are sorted by length,
+which pads least, and the fastest of several numbers of rows counts.
 """
 
 import math
@@ -38,7 +38,7 @@ from benchmarks.record import Row, record
 
 MICROBATCHES = (2048, 4096, 8192, 16384)
 PADDED_ROWS: Final = (8, 16, 24, 32)
-"""Rows of a micro-batch of the plain loop's."""
+"""Rows per micro-batch of the plain loop."""
 SIZES: Final = {
     "sequences": Size(256, smoke=3),
     "repeat": Size(3, smoke=1, help="the best of so many is kept"),
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measure(path: Path, count: int, repeat: int) -> list[Row]:
-    """Every figure, for the model in `path` and `count` sequences."""
+    """Return all figures, for the model in `path` and `count` sequences."""
     model = PolicyModel.from_pretrained(path)
     sequences = episodes(model.config.vocab_size, count)
     sequences = _sampled(model, sequences)
@@ -83,7 +83,7 @@ def measure(path: Path, count: int, repeat: int) -> list[Row]:
 
 
 def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150, longest: int = 400) -> list[Any]:
-    """Sequences as agents make them: a prompt of 100 tokens, then replies of 10 between observations of 25."""
+    """Return sequences like those of agents: a prompt of 100 tokens, then replies of 10 between observations of 25."""
     rng = random.Random(seed)
     sequences = []
     for index in range(count):
@@ -112,7 +112,7 @@ def episodes(vocab_size: int, count: int, *, seed: int = 0, shortest: int = 150,
 
 
 def matmul_ceiling(dtype: torch.dtype, repeat: int) -> float:
-    """GFLOP/s of one large product, the better of PyTorch's two libraries."""
+    """Return the GFLOP/s of one large product, by the faster of PyTorch's two libraries."""
     size = 1024
     left, right = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
 
@@ -127,7 +127,7 @@ def matmul_ceiling(dtype: torch.dtype, repeat: int) -> float:
 
 
 def best(work: Callable[[], object], repeat: int) -> float:
-    """Seconds of the fastest of `repeat` runs after a warm-up."""
+    """Return the seconds of the fastest of `repeat` runs after a warm-up."""
     work()
     times = []
     for _ in range(repeat):
@@ -145,7 +145,7 @@ def _engine(model: PolicyModel, microbatch: int, *, sampler_is_exact: bool = Fal
 
 @torch.no_grad()
 def _sampled(model: PolicyModel, sequences: list[TrainSequence]) -> list[TrainSequence]:
-    """The sequences with the model's own log-probabilities, as a sampler with the same weights gives them."""
+    """Return the sequences with the model's own log-probabilities, as from a sampler with the same weights."""
     sampled: dict[int, TrainSequence] = {}
     for batch in pack(sequences, 8192):
         rows = torch.split(model.token_logprobs(batch).logprobs, list(batch.lengths))
@@ -155,7 +155,7 @@ def _sampled(model: PolicyModel, sequences: list[TrainSequence]) -> list[TrainSe
 
 
 def _padded_loop(path: Path, sequences: list[TrainSequence], num_rows: int) -> Callable[[], None]:
-    """The plain way: rows padded to the longest of `num_rows`, attention masks, logits at every position."""
+    """Return the plain loop: rows padded to the longest of `num_rows`, attention masks, logits at every position."""
     model = AutoModelForCausalLM.from_pretrained(str(path))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
     ordered = sorted(sequences, key=lambda sequence: len(sequence.token_ids))
@@ -184,7 +184,7 @@ def _padded_update(model: Any, optimizer: torch.optim.Optimizer, parts: list[lis
 def _mixed_precision(
     path: Path, sequences: list[TrainSequence], num_tokens: int, repeat: int, float32_rate: float
 ) -> list[Row]:
-    """What bfloat16 products would gain, and what they cost in agreement with a float32 sampler."""
+    """Measure the gain in speed from bfloat16 products, and their loss of parity with a float32 sampler."""
     model = PolicyModel.from_pretrained(path, dtype=torch.bfloat16)
     updater = _engine(model, 4096)
     rate = num_tokens / best(lambda: updater.update(sequences), repeat)
@@ -197,7 +197,7 @@ def _mixed_precision(
 
 
 def _algorithms(path: Path, sequences: list[TrainSequence], num_tokens: int, repeat: int) -> list[Row]:
-    """An update by each algorithm that needs no second model, beside one by GRPO, taken in turns."""
+    """Time an update by each algorithm that needs no second model, compared with one by GRPO, in turn."""
     rows = [
         replace(row, unit=f"pair {place // 2}").with_fields(
             **{PREFERRED: torch.full((len(row.token_ids),), float(1 - place % 2))}

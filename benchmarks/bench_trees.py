@@ -1,9 +1,9 @@
-"""How much faster a trainer learns from rows that begin alike, computed once, than from the same rows computed whole.
+"""The trainer's speed-up from computing the shared beginnings of rows once, over computing every row whole.
 
 `python -m benchmarks.bench_trees [--smoke]`. Forward and backward of one policy gradient on the quickstart's model, in
-float32 on the CPU: groups of 16 rows that have 70 % of their tokens in common, and trees of turns as a search or
-`tree_sampling` leaves them, in which each path branches off another one at some turn. Both ways are measured in turns,
-each with several sizes of micro-batches, of which the fastest counts. The limit is what fewer tokens alone would gain.
+float32 on the CPU: groups of 16 rows that have 70 % of their tokens in common, and trees of turns as produced by a
+search or `tree_sampling`, in which each path branches off another at some turn. Both ways are measured alternately,
+each with several sizes of micro-batches, of which the fastest counts. The limit is the gain from fewer tokens alone.
 """
 
 import math
@@ -28,13 +28,13 @@ from benchmarks.record import Row, record
 
 GROUP: Final = 16
 GOAL: Final = 2.0
-"""Times as many tokens a second, where 70 % are shared."""
+"""Factor on tokens per second where 70 % are shared."""
 EXACT: Final = 1e-5
-"""Of the loss, and of the largest gradient."""
+"""Tolerance of the loss, and of the largest gradient."""
 _MICROBATCHES: Final = (2048, 4096, 8192)
-"""Tokens that are computed at a time."""
+"""Tokens computed at a time."""
 _WHOLE_ROWS: Final = (4, 8, 16, 32)
-"""Rows at a time, where each is computed whole."""
+"""Rows computed at a time, where each is computed whole."""
 SIZES: Final = {
     "groups": Size(8, smoke=1),
     "length": Size(300, smoke=40, help="tokens of a row of a plain group"),
@@ -62,7 +62,7 @@ def main() -> None:
 def measure(
     name: str, model: PolicyModel, rows: Sequence[TrainSequence], repeat: int, *, goal: float | None = None
 ) -> list[Row]:
-    """The figures of some rows."""
+    """Return the figures of some rows."""
     num_tokens = sum(len(row.token_ids) for row in rows)
     ways: dict[tuple[str, int], list[PackedBatch]] = {
         **{("once", limit): pack(rows, limit) for limit in _MICROBATCHES},
@@ -112,7 +112,7 @@ def differentiate(model: PolicyModel, batches: Sequence[PackedBatch]) -> tuple[f
 
 
 def unshared(rows: Sequence[TrainSequence], size: int) -> Iterator[PackedBatch]:
-    """Yield the same rows, so many at a time, each computed from its first token on."""
+    """Yield the same rows, `size` at a time, each computed from its first token on."""
     for first in range(0, len(rows), size):
         some = rows[first : first + size]
         (batch,) = pack(some, sum(len(row.token_ids) for row in some))
@@ -120,7 +120,7 @@ def unshared(rows: Sequence[TrainSequence], size: int) -> Iterator[PackedBatch]:
 
 
 def shared_group(rng: random.Random, vocab_size: int, number: int, length: int) -> list[TrainSequence]:
-    """16 rows that begin with the same 70 % of their tokens, and are trained behind that."""
+    """Return 16 rows that begin with the same 70 % of their tokens, and are trained on the rest."""
     common = [rng.randrange(vocab_size) for _ in range(round(0.7 * length))]
     rest = length - len(common)
     return [
@@ -130,7 +130,7 @@ def shared_group(rng: random.Random, vocab_size: int, number: int, length: int) 
 
 
 def tree_of_turns(rng: random.Random, vocab_size: int, number: int) -> list[TrainSequence]:
-    """16 paths of eight turns behind a prompt of 100 tokens, each of which branches off another one at some turn.
+    """Return 16 paths of eight turns after a prompt of 100 tokens; each branches off another path at some turn.
 
     A turn has 25 tokens of an observation and 10 of a reply. All replies are trained in every row.
     """
@@ -147,7 +147,7 @@ def tree_of_turns(rng: random.Random, vocab_size: int, number: int) -> list[Trai
 def _row(
     rng: random.Random, name: str, token_ids: list[int], first: int, *, period: int = 1, silent: int = 0
 ) -> TrainSequence:
-    """A row that is trained from `first` on, but for the beginning of each period."""
+    """Return a row that is trained from `first` on, except for the beginning of each period."""
     mask = [place >= first and (place - first) % period >= silent for place in range(len(token_ids))]
     nothing = [0.0] * len(token_ids)
     advantages = rng.choice([-1.0, 1.0]) * torch.tensor(mask)

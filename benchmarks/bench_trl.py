@@ -1,12 +1,12 @@
-"""How fast SFT and DPO learn on a CPU, beside TRL with the same model, data, optimiser and threads.
+"""The speed of SFT and DPO on a CPU, compared with TRL with the same model, data, optimiser and threads.
 
-`python -m benchmarks.bench_trl [--smoke] [--trl PYTHON]`. `--trl` is the Python of an environment with TRL, as
-`python -m venv .venv-trl && .venv-trl/bin/pip install trl` makes one; without it only ours is measured. Of TRL the
-fastest setting counts, of several sizes of a micro-batch, and for SFT of padded rows, sorted by length, and of packed
-ones. Both see the same rows in the same updates, so that the losses can be compared.
+`python -m benchmarks.bench_trl [--smoke] [--trl PYTHON]`. `--trl` is the Python of an environment with TRL, made for
+example by `python -m venv .venv-trl && .venv-trl/bin/pip install trl`; without it only ours is measured. TRL's fastest
+setting counts, out of several micro-batch sizes and, for SFT, padded rows sorted by length and packed rows. Both see
+the same rows in the same updates, so that the losses can be compared.
 
-The data is what an agent's is: episodes of an environment's expert in the react format, whose prompts begin with the
-environment's instructions; and pairs of the expert's reply at one turn and one that it gave elsewhere.
+The data is like an agent's: episodes of an environment's expert in the react format, whose prompts begin with the
+environment's instructions; and pairs of the expert's reply at one turn and a reply that it gave elsewhere.
 """
 
 import json
@@ -44,7 +44,7 @@ from benchmarks.record import Row, record
 PEER: Final = Path(__file__).parent / "peers" / "trl_trainers.py"
 OPTIMIZER: Final = OptimizerOptions(learning_rate=1e-3, betas=(0.9, 0.95), max_grad_norm=1.0)
 MICROBATCHES: Final = (2, 4, 8, 16, 32)
-"""Rows or pairs of a micro-batch of TRL's."""
+"""Rows or pairs per micro-batch of TRL."""
 SIZES: Final = {
     "updates": Size(8, smoke=2, help="the first one is a warm-up"),
     "per_update": Size(32, smoke=2, help="episodes or pairs of an update"),
@@ -55,7 +55,7 @@ Messages: TypeAlias = list[Message]
 
 
 class Done(NamedTuple):
-    """What some updates came to."""
+    """The results of some updates."""
 
     losses: list[float]
     seconds: list[float]
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def measure(path: Path, played: Sequence[Messages], per_update: int, trl: str | None) -> list[Row]:
-    """Every figure, for the model in `path`."""
+    """Return all figures, for the model in `path`."""
     updates, chat = len(played) // per_update, ChatTokens.load(path)
     sizes = [size for size in MICROBATCHES if per_update % size == 0]
     rows: list[Row] = []
@@ -106,7 +106,7 @@ def _num_tokens(row: Tokens) -> int:
 
 
 def _compared(name: str, num_tokens: int, ours: Done, others: Mapping[str, Done]) -> list[Row]:
-    """The rate of ours, and beside it those of TRL's settings, and how far the losses are from each other."""
+    """Return our rate, those of TRL's settings, and the largest difference between the losses."""
     rate = num_tokens / sum(ours.seconds[1:])
     if not others:
         return [Row.of(name, rate, "tokens/s")]
@@ -123,7 +123,7 @@ def _compared(name: str, num_tokens: int, ours: Done, others: Mapping[str, Done]
 
 
 def demonstrations(count: int) -> list[Messages]:
-    """Episodes of TextCraft's expert, as a policy would be shown them and would have replied."""
+    """Return episodes of TextCraft's expert, as a policy would see them and would have replied."""
     source, react = TextCraft.task_source(None), React(FormatOptions())
     rules = f"{TextCraft.instructions}\n\n{react.instructions}"
     found: list[Messages] = []
@@ -145,7 +145,7 @@ def demonstrations(count: int) -> list[Messages]:
 
 
 def sft_rows(chat: ChatTokens, played: Sequence[Messages], per_update: int) -> list[Tokens]:
-    """The episodes; those of an update are sorted by length, which is what TRL's padding likes best."""
+    """Return the episodes' rows; those of an update are sorted by length, which suits TRL's padding best."""
     rows: list[Tokens] = []
     for messages in played:
         ids, labels = [], []
@@ -158,7 +158,7 @@ def sft_rows(chat: ChatTokens, played: Sequence[Messages], per_update: int) -> l
 
 
 def dpo_pairs(chat: ChatTokens, played: Sequence[Messages], *, seed: int = 0) -> list[Tokens]:
-    """A turn of each episode: what the expert replied, and what it replied at another turn of another episode."""
+    """Return a turn of each episode as a pair: the expert's reply, and its reply at another turn."""
     rng = random.Random(seed)
     pieces = [list(chat.pieces(messages)) for messages in played]
     replies = sorted({piece.reply for own in pieces for piece in own})
@@ -173,7 +173,7 @@ def dpo_pairs(chat: ChatTokens, played: Sequence[Messages], *, seed: int = 0) ->
 
 
 def _run(rows: list[Tokens], per_update: int, update: Callable[[list[Tokens]], float]) -> Done:
-    """The loss and the seconds of each of our updates."""
+    """Return the loss and the seconds of each of our updates."""
     losses, seconds = [], []
     for start in range(0, len(rows), per_update):
         started = time.perf_counter()
@@ -183,7 +183,7 @@ def _run(rows: list[Tokens], per_update: int, update: Callable[[list[Tokens]], f
 
 
 def sft_update(path: Path, updates: int) -> Callable[[list[Tokens]], float]:
-    """Our SFT."""
+    """Return our SFT update."""
     section = SupervisedOptions(epochs=updates, tokens_per_batch=1_000_000, optimizer=OPTIMIZER)
     updater = SftUpdater(PolicyModel.from_pretrained(path), section, num_tokens=1)
     rng = random.Random(0)
@@ -199,7 +199,7 @@ def sft_update(path: Path, updates: int) -> Callable[[list[Tokens]], float]:
 
 
 def dpo_update(path: Path, updates: int) -> Callable[[list[Tokens]], float]:
-    """Our DPO."""
+    """Return our DPO update."""
     section = UpdateOptions(steps=updates, optimizer=OPTIMIZER)
     engine = UpdateEngine(PolicyModel.from_pretrained(path), Dpo(DpoOptions()), section)
 
@@ -211,7 +211,7 @@ def dpo_update(path: Path, updates: int) -> Callable[[list[Tokens]], float]:
 
 
 def rows_of(pair: Tokens, number: int) -> list[TrainSequence]:
-    """The rows of a pair."""
+    """Return the rows of a pair."""
     sides = []
     for place, reply in enumerate((pair["chosen_ids"], pair["rejected_ids"])):
         ids = [*pair["prompt_ids"], *reply]
@@ -228,7 +228,7 @@ def _row(ids: list[int], mask: list[bool], name: str) -> TrainSequence:
 
 
 def theirs(path: Path, job: dict[str, Any], trl: str) -> Done:
-    """The same of TRL's."""
+    """Return the same of TRL's updates."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "job.json"
         file.write_text(

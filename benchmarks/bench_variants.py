@@ -1,14 +1,14 @@
 """One recipe in several variants, at equal environment steps:
 `python -m benchmarks.bench_variants [--family FAMILY] [--only NAME ...] [--seeds 0 1 2]`.
 
-Reply formats, what the policy is shown of its actions, the options that make it explore, each switched on by itself;
-credit by turn on mazes, where episodes come to the same states again and again; and preferences between episodes of a
+The variants are: reply formats; ways to show the policy its actions; options that make it explore, each switched on
+alone; credit by turn on mazes, where episodes often return to the same states; and preferences between episodes of a
 group or between turns that were forked. All variants of a seed begin with the same random weights and are warmed up on
-the same demonstrations, written in their own format. A run ends with the step by which `--env-steps` environment steps
-were taken, those of continuations among them, and success is that of its last measurement.
+the same demonstrations, written in their own format. A run ends with the training step by which `--env-steps`
+environment steps were taken, including those of continuations; success is that of its last measurement.
 
-The recipe is the quickstart; for credit and preferences without the options that not every algorithm has, and at a
-constant learning rate: their variants make different numbers of updates by the same environment steps, and would end
+The recipe is the quickstart; for credit and preferences, without the options that not every algorithm has, and at a
+constant learning rate: their variants make different numbers of updates from the same environment steps, and would end
 at different points of a decay.
 """
 
@@ -28,19 +28,19 @@ ROOT: Final = Path(__file__).parents[1]
 _ROOM: Final = (
     "rollout.limits.max_response_tokens=80", "rollout.limits.max_context_tokens=2000", "inference.max_model_len=2048",
 )  # fmt: skip
-"""For the longest of the formats, so that all have the same."""
+"""Limits that fit the longest of the formats, so that all have the same."""
 _MAZE: Final = (
     "environments.babyai.name=maze", "environments.maze.level=tiny", "rollout.limits.max_turns=8",
     "stages.demonstrations.num_tasks=250", "stages.sft.epochs=10",
 )  # fmt: skip
-"""Whose observations say nothing of the possible actions, unlike BabyAI's; and which takes more demonstrations."""
+"""Maze: its observations do not list the possible actions, unlike BabyAI's, and it needs more demonstrations."""
 _FORKS: Final = (
     "rollout.strategy.use=forks", "rollout.strategy.continuations=2", "rollout.strategy.every=2",
     "rollout.evaluator.goal.success=1.0", "rollout.evaluator.goal.failure=0.0", "rollout.evaluator.format.weight=0.2",
 )  # fmt: skip
-"""With the reward of the recipe."""
+"""Forks, valued by the reward of the recipe."""
 _TUNED: Final = ("stages.reinforce.optimizer.learning_rate=5e-5",)
-"""As `recipes/methods/dpo.toml` has it: at the quickstart's, what is chosen is pulled down too."""
+"""As in `recipes/methods/dpo.toml`: at the quickstart's rate, the likelihood of chosen sides falls too."""
 _FADE: Final = "steps=8"
 FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "formats": {
@@ -67,7 +67,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "spread": ("rollout.sampling.spread=0.3",),
     },
     "credit": {
-        # The others' default, which is not GRPO's: credit alone is to differ.
+        # The default of the others, which is not GRPO's: only credit may differ.
         "grpo": (*_ROOM, *_MAZE, "stages.reinforce.aggregation=token_mean"),
         "gigpo": (*_ROOM, *_MAZE, "stages.reinforce.algorithm=gigpo"),
         "monte_carlo": (
@@ -87,7 +87,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 }  # fmt: skip
 _OF_SEVERAL_ALGORITHMS: Final = ("credit", "preferences")
 _LEFT_OUT: Final = ("clip_low", "clip_high", "aggregation", "schedule", "min_lr_ratio", "max_wall_s")
-"""Of the stage that reinforces. Left out, as `--set` can change a key but not take it away."""
+"""Keys of the `reinforce` stage; left out, since `--set` can change a key but not remove it."""
 SMOKE: Final[dict[str, Any]] = {
     "seeds": [0], "family": "exploration", "only": ["novelty"], "env_steps": 10_000, "every": 1, "eval_tasks": 16,
     "set": [
@@ -99,7 +99,7 @@ SMOKE: Final[dict[str, Any]] = {
 
 
 class Measured(NamedTuple):
-    """A measurement on the way."""
+    """An intermediate measurement."""
 
     env_steps: int
     """Environment steps taken before it."""
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def recipe_of(family: str, directory: Path) -> Path:
-    """Return the recipe of a family's variants, which is written to `directory` if it is not the quickstart itself."""
+    """Return the recipe of a family's variants; unless it is the quickstart itself, write it to `directory`."""
     quickstart = ROOT / "recipes" / "quickstart.toml"
     if family not in _OF_SEVERAL_ALGORITHMS:
         return quickstart
@@ -145,7 +145,7 @@ def recipe_of(family: str, directory: Path) -> Path:
 
 
 def _run(name: str, changes: Sequence[str], seed: int, arguments: argparse.Namespace) -> list[Measured]:
-    """Train one variant from one seed, and return what was measured on the way, from before the first step on."""
+    """Train one variant from one seed, and return its measurements, from before the first step on."""
     run_dir = arguments.runs / f"variant-{arguments.family}-{name.replace(', ', '-')}-{seed}"
     gymfleet = str(Path(sys.executable).with_name("gymfleet"))
     recipe = str(recipe_of(arguments.family, arguments.runs))

@@ -1,8 +1,8 @@
-"""One training process against two under Ray Train, and how soon a run goes on when one of two is killed.
+"""One training process against two under Ray Train, and the time to recover when one of two is killed.
 
 `recipes/tiny-distributed.toml` is trained three times: by one process, by two workers, and by two workers of which the
 second is killed with -9 after the second step. A recovery is over when both successors have joined; the end of the
-step that they take up is measured beside it. On one machine without a GPU two workers share the cores that one had.
+step that they take up is measured as well. On one machine without a GPU, two workers share the cores that one had.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SMOKE: Final[dict[str, Any]] = {"only": ["killed"], "steps": 3, "set": [
 ]}  # fmt: skip
 MEASUREMENTS: Final = ("stages.before.num_tasks=20", "stages.after.num_tasks=20")
 THREADS: Final = 2
-"""Of one process; two workers get one each."""
+"""Threads of one process; two workers get one each."""
 GOAL_S: Final = 15.0
 LIMIT_S: Final = 900.0
 RUNS: Final = {"one": 1, "two": 2, "killed": 2}
@@ -41,7 +41,7 @@ RUNS: Final = {"one": 1, "two": 2, "killed": 2}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file that is being written; others are left out."""
+    """Return the JSON lines of a file that is being written; other lines are left out."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     found: list[dict[str, Any]] = []
     for line in text.splitlines():
@@ -51,12 +51,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def steps(run_dir: Path) -> list[dict[str, Any]]:
-    """The training steps that ended."""
+    """Return the training steps that ended."""
     return [line for line in lines(run_dir / "metrics.jsonl") if line["kind"] == "rl_step"]
 
 
 def started(run_dir: Path) -> list[dict[str, Any]]:
-    """The workers that joined, as the trainer's log says."""
+    """Return the workers that joined, from the trainer's log."""
     logs = sorted((run_dir / ".fleet" / "logs").glob("trainer*.log"))
     return [line for log in logs for line in lines(log) if line.get("event") == "worker.started"]
 
@@ -64,7 +64,7 @@ def started(run_dir: Path) -> list[dict[str, Any]]:
 async def trained(
     run_dir: Path, workers: int, num_steps: int, changes: Sequence[str], *, kill: bool
 ) -> dict[str, float]:
-    """Train; seconds of an update (median, the first one left out), and of the recovery if a worker is killed."""
+    """Train; return seconds of an update (median without the first), and of the recovery if a worker is killed."""
     overrides = (*MEASUREMENTS, *changes, f"trainer.workers={workers}", f"stages.reinforce.steps={num_steps}")
     figures: dict[str, float] = {}
     shutil.rmtree(run_dir, ignore_errors=True)  # with its logs, which are read
@@ -94,7 +94,7 @@ async def trained(
 
 
 async def measured(options: argparse.Namespace) -> Sequence[Row]:
-    """The runs that were asked for, one after the other."""
+    """Carry out the requested runs, one after the other."""
     rows = []
     update_s = None
     for name in options.only:

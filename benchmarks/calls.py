@@ -1,4 +1,4 @@
-"""The session API over one bare socket: the load generators' client, which costs little beside what it measures."""
+"""The session API over one bare socket: the load generators' client, cheap compared with what it measures."""
 
 from typing import Any, Final, Self
 
@@ -28,23 +28,23 @@ class Caller:
         await self._channel.aclose()
 
     async def open(self, env: str, task_index: int, *, lease_s: float | None = None) -> dict[str, Any]:
-        """A new session."""
+        """Open a session."""
         body = {"env": env, "task_index": task_index, **({} if lease_s is None else {"lease_s": lease_s})}
         session: dict[str, Any] = await self._call(Op.OPEN, "", body, repeatable=False)
         return session
 
     async def step(self, session_id: str, index: int, action: str) -> dict[str, Any]:
-        """One step's result."""
+        """Take a step, and return its result."""
         result: dict[str, Any] = await self._call(Op.STEP, session_id, {"index": index, "action": action})
         return result
 
     async def fork(self, session_id: str, count: int) -> list[dict[str, Any]]:
-        """Children of a session."""
+        """Return new children of a session."""
         children: list[dict[str, Any]] = await self._call(Op.FORK, session_id, {"count": count}, repeatable=False)
         return children
 
     async def get(self, session_id: str) -> dict[str, Any]:
-        """The session as it is."""
+        """Return the session as it is."""
         session: dict[str, Any] = await self._call(Op.GET, session_id, None)
         return session
 

@@ -1,7 +1,7 @@
-"""What so many concurrent episodes need: `python -m benchmarks.capacity --episodes 10000 --env sciworld`.
+"""The resources that concurrent episodes need: `python -m benchmarks.capacity --episodes 10000 --env sciworld`.
 
-docs/capacity.md explains the formulas and holds the tables. With `--recipe` the environment, the number of turns
-and the length of replies come from a recipe's limits, which are upper bounds.
+docs/capacity.md explains the formulas and holds the tables. With `--recipe`, the environment, the number of turns
+and the length of replies come from a recipe; its limits are upper bounds.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from benchmarks.capacity_plan import Load, Plan, plan
 
 
 def load_of(recipe: Path, episodes: int) -> Load:
-    """The load of a recipe: its first environment, and its limits as upper bounds of turns and replies."""
+    """Return the load of a recipe: its first environment, and its limits as upper bounds of turns and replies."""
     loaded = load_recipe(recipe)
     env = loaded.environments[0]
     limits = loaded.limits_of(env)
@@ -26,7 +26,7 @@ def load_of(recipe: Path, episodes: int) -> Load:
 
 
 def as_text(one: Plan) -> str:
-    """The plan for a terminal."""
+    """Return the plan as text for a terminal."""
     load = one.load
     lines = [
         f"{load.episodes:,} episodes of {load.env}, {load.turns:g} turns of {load.reply_tokens:g} tokens",

@@ -1,4 +1,4 @@
-"""What a plan assumes of a GPU and a model: none of it was measured here, but the trainer's share."""
+"""The assumptions of a plan about a GPU and a model; only the trainer's share of them was measured here."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ class Device:
     bandwidth: float = 3.35e12
     """Bytes per second."""
     flops: float = 990e12
-    """Of bfloat16 products."""
+    """FLOP/s of bfloat16 products."""
     bandwidth_share: float = 0.6
     flops_share: float = 0.21
-    """What the trainer reached on one H100 with a model of this size and recomputed layers (`gpu-check`)."""
+    """The trainer's share on one H100 with a model of this size and recomputed layers (`gpu-check`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The policy: Qwen3-4B unless told otherwise."""
+    """The policy; Qwen3-4B by default."""
 
     parameters: float = 4.0e9
     kv_token: float = 2 * 36 * 8 * 128 * 2
@@ -27,5 +27,5 @@ class Model:
 
     @property
     def weights(self) -> float:
-        """Bytes in bfloat16."""
+        """Bytes of the weights in bfloat16."""
         return 2 * self.parameters

@@ -1,4 +1,4 @@
-"""What a step and an episode cost, as `benchmarks/results/*.json` say it: measured, on CPUs."""
+"""The costs of a step and an episode, from `benchmarks/results/*.json`: measured, on CPUs."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from benchmarks.record import RESULTS
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Times are seconds of one core, sizes bytes unless the name says otherwise."""
+    """Costs: times in seconds of one core, sizes in bytes, unless the name says otherwise."""
 
     gateway_step_s: float
     front_step_s: float
@@ -20,7 +20,7 @@ class Costs:
     reward_trajectory_s: float
     redis_trajectory_s: float
     env_step_s: float
-    """Env server's shards, opening and closing included."""
+    """Time of the env server's shards, including opening and closing."""
     env_session: float
     env_rest: float
     service_rest: Mapping[str, float]
@@ -30,14 +30,14 @@ class Costs:
     file_step: float
     file_trajectory_token: float
     wire_step: float
-    """Redis, in and out."""
+    """Bytes into and out of Redis."""
 
     @classmethod
     def measured(cls, env: str, results: Path = RESULTS) -> Self:
-        """From the result files. Raises `KeyError` for an environment that was not measured."""
+        """Return the costs from the result files. Raises `KeyError` for an environment that was not measured."""
         costs, envs = figures(results / "costs.json"), figures(results / "envs.json")
         tokens = costs["trajectory: tokens"]
-        # Both cores of the machine were busy; the caller's own work is in it: an upper bound.
+        # Both cores of the machine were busy, and the caller's own work is included: this is an upper bound.
         env_step_s = _cores(results / "envs.json") / envs[f"{env}: served"]
         return cls(
             gateway_step_s=costs["turn: processor time, gateway"] / 1e6,
@@ -63,7 +63,7 @@ class Costs:
 
 
 def figures(path: Path) -> dict[str, float]:
-    """The values of a result file by their names."""
+    """Return the values of a result file by name."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return {row["name"]: row["value"] for row in document["rows"]}
 

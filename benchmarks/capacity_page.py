@@ -20,7 +20,7 @@ SCALES: Final = (10, 100, 10_000)
 
 
 def summary_table(env: str, results: Path = RESULTS) -> str:
-    """One environment at every scale, as Markdown."""
+    """Return the table of one environment at every scale, as Markdown."""
     costs = Costs.measured(env, results)
     plans = [plan(replace(LOADS[env], episodes=episodes), costs) for episodes in SCALES]
     names = [need.name for need in plans[0].needs]
@@ -48,7 +48,7 @@ def summary_table(env: str, results: Path = RESULTS) -> str:
 
 
 def worked_example(env: str, episodes: int, results: Path = RESULTS) -> str:
-    """The formulas with their figures, as a Markdown list."""
+    """Return the formulas with their figures, as a Markdown list."""
     costs, model, device = Costs.measured(env, results), Model(), Device()
     load = replace(LOADS[env], episodes=episodes)
     one = plan(load, costs, model, device)
@@ -81,7 +81,7 @@ def _share(need: Need, steps_per_s: float, step_s: float) -> str:
 
 
 def without_gpu(results: Path = RESULTS) -> str:
-    """What two cores did, as a Markdown list."""
+    """Return the figures measured on two cores, as a Markdown list."""
     rollout, trainer, quickstart = (figures(results / f"{name}.json") for name in ("rollout", "trainer", "quickstart"))
     replies = rollout["embedded: replies while episodes run, bare engine as baseline"]
     update = max(value for name, value in trainer.items() if name.startswith("update, micro-batches"))
@@ -100,13 +100,13 @@ def without_gpu(results: Path = RESULTS) -> str:
 
 
 def wall(one: Plan, place: int) -> str:
-    """The scarcest part but `place`, and the episodes that one of it bears."""
+    """Return the part at `place` in order of scarcity, and how many episodes one replica of it bears."""
     need = one.walls[place]
     return f"{need.name}, {need.full_at:,.0f}"
 
 
 def fixed_wall(one: Plan) -> str:
-    """The scarcest part of which there cannot be two."""
+    """Return the scarcest part that cannot be replicated."""
     need = next(need for need in one.walls if not need.scales)
     return f"{need.name}, {need.full_at:,.0f}"
 

@@ -1,4 +1,4 @@
-"""The arithmetic of capacity: what so many concurrent episodes need, from what one step was measured to cost."""
+"""The arithmetic of capacity: the needs of concurrent episodes, from the measured costs of one step."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from benchmarks.capacity_assumptions import Device, Model
 from benchmarks.capacity_costs import Costs
 
 UTILISATION: Final = 0.6
-"""Share of a core or device that a plan uses: queues grow without bound towards 1."""
+"""Share of a core or device that a plan uses: towards 1, queues grow without bound."""
 MAX_OPEN_PER_RUN: Final = 8_000
 """The trainer refuses a recipe that holds more episodes open."""
 MAX_SESSIONS: Final = 4_096
@@ -19,7 +19,7 @@ MAX_EPISODES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many episodes, and what one looks like."""
+    """The number of episodes, and the shape of one."""
 
     episodes: int
     env: str = "textcraft"
@@ -30,18 +30,18 @@ class Load:
 
     @property
     def tokens(self) -> float:
-        """Of a whole trajectory."""
+        """Tokens of a whole trajectory."""
         return self.prompt_tokens + self.turns * (self.observation_tokens + self.reply_tokens)
 
     @property
     def mean_context(self) -> float:
-        """Tokens in the context of an episode, on the average over its turns."""
+        """Tokens in the context of an episode, averaged over its turns."""
         return self.prompt_tokens + self.turns * (self.observation_tokens + self.reply_tokens) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One part of the stack."""
+    """The need for one part of the stack."""
 
     name: str
     cores: float
@@ -55,7 +55,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything for one load."""
+    """The whole plan for one load."""
 
     load: Load
     turn_s: float
@@ -69,12 +69,12 @@ class Plan:
 
     @property
     def walls(self) -> list[Need]:
-        """What one replica of each can bear, the scarcest first."""
+        """The parts by how many episodes one replica can bear, the scarcest first."""
         return sorted(self.needs, key=lambda need: need.full_at)
 
 
 def plan(load: Load, costs: Costs, model: Model | None = None, device: Device | None = None) -> Plan:
-    """Work out a load."""
+    """Work out the plan for a load."""
     model, device = model or Model(), device or Device()
     per_engine = engine_episodes(load, model, device)
     engines = math.ceil(load.episodes / per_engine)
@@ -89,7 +89,7 @@ def plan(load: Load, costs: Costs, model: Model | None = None, device: Device | 
         steps_per_s=steps_per_s,
         trajectories_per_s=steps_per_s / load.turns,
         redis_write=steps_per_s * costs.file_step + tokens_per_s * costs.file_trajectory_token,
-        # What is written of a trajectory, raw and scored, is read once as well.
+        # Everything written for a trajectory, raw and scored, is read once as well.
         redis_wire=steps_per_s * costs.wire_step + 2 * tokens_per_s * costs.file_trajectory_token,
         needs=(
             *_services(load, costs, turn_s),
@@ -101,7 +101,7 @@ def plan(load: Load, costs: Costs, model: Model | None = None, device: Device | 
 
 
 def _services(load: Load, costs: Costs, turn_s: float) -> tuple[Need, ...]:
-    """What runs on processor cores. A process uses one of them."""
+    """Return the needs of the parts that run on processor cores. A process uses one core."""
     rest = costs.service_rest
 
     def need(
@@ -113,7 +113,7 @@ def _services(load: Load, costs: Costs, turn_s: float) -> tuple[Need, ...]:
         return Need(name, load.episodes / turn_s * step_s, memory, replicas, full_at, scales)
 
     redis_step_s = costs.redis_step_s + costs.redis_trajectory_s / load.turns
-    # A journal is half as long as at its end, and a trajectory waits for the rest of its batch.
+    # On average, a journal has half its final length, and a trajectory waits for the rest of its batch.
     redis_episode = costs.redis_session + costs.redis_step * load.turns / 2 + costs.redis_trajectory_token * load.tokens
     return (
         need("env shard", costs.env_step_s, at_rest=0.0, episode=costs.env_session),
@@ -126,12 +126,12 @@ def _services(load: Load, costs: Costs, turn_s: float) -> tuple[Need, ...]:
 
 
 def engine_episodes(load: Load, model: Model, device: Device) -> float:
-    """Episodes whose keys and values fit beside the weights; 0.9 of the memory is used."""
+    """Return the number of episodes whose keys and values fit next to the weights; 0.9 of the memory is used."""
     free = 0.9 * device.memory - model.weights
     return free / (load.mean_context * model.kv_token)
 
 
 def engine_turn_s(load: Load, episodes: float, model: Model, device: Device) -> float:
-    """Seconds for a reply when every token reads the weights and the caches of all episodes once."""
+    """Return the seconds for a reply if every token reads the weights and the caches of all episodes once."""
     read = model.weights + episodes * load.mean_context * model.kv_token
     return load.reply_tokens * read / (device.bandwidth * device.bandwidth_share)

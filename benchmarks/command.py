@@ -1,4 +1,4 @@
-"""The command line that all benchmarks share: the full size or a smoke size, and where the figures go."""
+"""The command line shared by all benchmarks: the full size or a smoke size, and the place for the figures."""
 
 import argparse
 import signal
@@ -13,9 +13,9 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """An option that says how much is measured: its default, and the smallest with which every line still runs.
+    """An option for the amount to measure: its default, and the smallest value with which every line still runs.
 
-    A tuple is an option of several numbers.
+    A tuple stands for an option of several numbers.
     """
 
     full: float | tuple[float, ...]
@@ -29,7 +29,7 @@ class BenchmarkCommand(argparse.ArgumentParser):
     Args:
         doc: the benchmark's docstring.
         sizes: options by their names, as in `pause_s` for `--pause-s`.
-        smoke: what `--smoke` makes of options that are added by hand, by the same names.
+        smoke: values under `--smoke` of options that are added by hand, by the same names.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class BenchmarkCommand(argparse.ArgumentParser):
             )
 
     def options(self) -> argparse.Namespace:
-        """Return what was given; an option that is given by hand wins over `--smoke`."""
-        # Ends as Ctrl-C does, so that the processes which a benchmark has started end with it.
+        """Return the options; one given explicitly takes precedence over `--smoke`."""
+        # End as on Ctrl-C, so that the processes started by a benchmark end with it.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         options = self.parse_args()
         if options.smoke:

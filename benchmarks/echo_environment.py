@@ -1,4 +1,4 @@
-"""The trivial environment of the side-by-side benchmarks; `peers/openenv_server.py` has the same in OpenEnv's form."""
+"""The trivial environment of the comparing benchmarks; `peers/openenv_server.py` has the same in OpenEnv's form."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +18,7 @@ class Echo(Environment[int]):
 
     @classmethod
     def task_source(cls, data: Path | None) -> TaskSource[int]:  # noqa: ARG003 - there is no such data
-        """Numbers."""
+        """Return tasks that are numbers."""
         return GeneratedTasks(
             cls.name,
             lambda rng, _: rng.randrange(2**30),
@@ -29,12 +29,12 @@ class Echo(Environment[int]):
         )
 
     def reset(self, task: int, seed: int) -> str:  # noqa: ARG002
-        """Begin."""
+        """Begin an episode."""
         self.count = 0
         return f"ready {task}"
 
     def step(self, action: str) -> Outcome:
-        """Echo."""
+        """Echo the action."""
         self.count += 1
         return Outcome(f"{action} {self.count}", reward=1.0)
 

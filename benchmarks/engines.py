@@ -1,4 +1,4 @@
-"""The engines underneath the environments, driven without gymfleet: baselines of `bench_envs`."""
+"""The engines underneath the environments, driven without gymfleet: the baselines of `bench_envs`."""
 
 import sqlite3
 import subprocess
@@ -25,7 +25,7 @@ Plays = Sequence[tuple[Any, tuple[str, ...]]]
 
 
 def _minigrid(entry: Entry, plays: Plays, seconds: float) -> float:
-    """Minigrid alone: the primitive actions into which our text actions come apart, observations thrown away."""
+    """Minigrid alone: the primitive actions that make up our text actions, with observations discarded."""
     taken: list[tuple[BabyAITask, int, list[int]]] = []
     for task, actions in plays:
         environment: Any = entry.make()
@@ -101,7 +101,7 @@ def _shop(entry: Entry, plays: Plays, seconds: float) -> float:
 
 
 def _bubblewrap(entry: Entry, plays: Plays, seconds: float) -> float:
-    """A new bubblewrap around `bash -c` for each command, which is the simple way to keep it in."""
+    """A new bubblewrap around `bash -c` for each command: the simple way to confine it."""
     del entry
     argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--unshare-all", "--die-with-parent", "bash", "-c"]
 
@@ -127,7 +127,7 @@ def _scienceworld(entry: Entry, plays: Plays, seconds: float) -> float:
 
 
 def _textworld(entry: Entry, plays: Plays, seconds: float) -> float:
-    """The stock environment with the same games, its grammar parsed at every step as in its release."""
+    """The stock environment with the same games; it parses its grammar at every step, as in its release."""
     del entry
     began, steps, spent_s = time.perf_counter(), 0, 0.0
     for task, actions in plays:
@@ -155,7 +155,7 @@ def _stepping_s(environment: Any, actions: Sequence[str]) -> float:
 
 
 def _speed(plays: Sequence[tuple[Any, Sequence[str]]], play: Callable[[Any, Any], None], seconds: float) -> float:
-    """Actions per second of `play` over all episodes, again and again."""
+    """Return the actions per second of `play`, repeated over all episodes."""
     steps, began = 0, time.perf_counter()
     while (spent_s := time.perf_counter() - began) < seconds or not steps:
         for task, actions in plays:
@@ -173,4 +173,4 @@ ENGINES: Final[dict[str, tuple[str, Callable[[Entry, Plays, float], float]]]] = 
     "sciworld": ("the stock class", _scienceworld),
     "alfworld": ("textworld's own environment", _textworld),
 }
-"""By environment: what is driven, and how; the result is steps (actions of ours) per second."""
+"""By environment: the engine's description, and a function that drives it and returns steps (our actions) a second."""

@@ -1,4 +1,4 @@
-"""Curves for the docs, as SVG: the same bytes for the same figures."""
+"""Curves for the docs, as SVG; the same figures give the same bytes."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _STYLE: Final[Any] = {
 
 
 def small_multiples(panels: Mapping[str, Sequence[Curve]], *, x: str, y: str) -> str:
-    """One panel for each name, all of one scale: its curves, and behind them in grey the range of all of all names."""
+    """Draw one panel per name, all to one scale: its curves and, behind them in grey, the range of all curves."""
     rows = -(-len(panels) // _COLUMNS)
     everything = [curve for curves in panels.values() for curve in curves]
     places = np.linspace(0, max(end for *_, (end, _) in everything), 40)
@@ -43,7 +43,7 @@ def small_multiples(panels: Mapping[str, Sequence[Curve]], *, x: str, y: str) ->
 
 
 def side_by_side(panels: Mapping[str, Sequence[Curve]], *, x: str) -> str:
-    """A panel for each quantity, with a scale of its own: a curve for each seed."""
+    """Draw one panel per quantity, each with its own scale and a curve per seed."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(3 * len(panels), 2.6), layout="constrained")
         for panel, (y, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):

@@ -1,8 +1,8 @@
-"""All that only a GPU can show, in one go and one file: `python -m benchmarks.gpu_check [--smoke] [--out FILE]`.
+"""All checks that need a GPU, in one go and one file: `python -m benchmarks.gpu_check [--smoke] [--out FILE]`.
 
-`scripts/gpu-check.sh` installs what it needs from a directory of wheels and calls it. Each check is a process of its
-own with a deadline, so that one that fails, hangs or runs out of memory costs no other; the file is written after each.
-With `--smoke` the same code runs on the CPU with tiny models, as the gate has it.
+`scripts/gpu-check.sh` installs its requirements from a directory of wheels and calls it. Each check runs in its own
+process with a deadline, so that one that fails, hangs or runs out of memory affects no other; the file is written after
+each. With `--smoke` the same code runs on the CPU with tiny models, as in the gate.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def checked(name: str, smoke: bool) -> Figures:
-    """Return what a check found, in a process of its own; `ok` is false for one that failed or took too long."""
+    """Run a check in its own process and return its results; `ok` is false if it failed or took too long."""
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--one", name, *(["--smoke"] if smoke else [])]
     deadline_s = CHECKS[name][1]
     started = time.monotonic()
@@ -72,7 +72,7 @@ def checked(name: str, smoke: bool) -> Figures:
 
 
 def machine(smoke: bool) -> Mapping[str, str]:
-    """What it ran on."""
+    """Return a description of the machine and the versions."""
     import torch  # noqa: PLC0415 - the checks import it in their own processes
 
     gpu = "none" if smoke or not torch.cuda.is_available() else torch.cuda.get_device_name()
@@ -83,7 +83,7 @@ def machine(smoke: bool) -> Mapping[str, str]:
 
 
 def attention(smoke: bool) -> Figures:
-    """Packed attention as training runs it, beside one call of SDPA for each segment: values, and seconds."""
+    """Compare packed attention, as in training, with one call of SDPA per segment: values and times."""
     import torch  # noqa: PLC0415 - in this process alone
     import torch.nn.functional as F  # noqa: N812, PLC0415
     from gymfleet_trainer.model.attention import packed_attention  # noqa: PLC0415
@@ -119,7 +119,7 @@ def attention(smoke: bool) -> Figures:
 
 
 def updates(smoke: bool) -> Figures:
-    """Tokens/s of GRPO updates of a 0.6B model with micro-batches of 8k and 16k tokens."""
+    """Measure tokens/s of GRPO updates of a 0.6B model with micro-batches of 8k and 16k tokens."""
     from benchmarks import bench_gpu  # noqa: PLC0415 - in this process alone
 
     rows = bench_gpu.measure(bench_gpu.CPU_SMOKE if smoke else bench_gpu.GPU)
@@ -127,7 +127,7 @@ def updates(smoke: bool) -> Figures:
 
 
 def large_updates(smoke: bool) -> Figures:
-    """The same of a 4B model, whose layers are recomputed."""
+    """Measure the same for a 4B model whose layers are recomputed."""
     from dataclasses import replace  # noqa: PLC0415 - in this process alone
 
     from benchmarks import bench_gpu  # noqa: PLC0415 - in this process alone
@@ -138,7 +138,7 @@ def large_updates(smoke: bool) -> Figures:
 
 
 def parity(smoke: bool) -> Figures:
-    """Log-probabilities of vLLM and of the trainer for tokens that vLLM sampled, both in bfloat16."""
+    """Compare the log-probabilities of vLLM and of the trainer for tokens sampled by vLLM, both in bfloat16."""
     import torch  # noqa: PLC0415 - in this process alone
     from gymfleet_trainer.model.batching import TrainSequence, pack  # noqa: PLC0415
     from gymfleet_trainer.model.policy_model import PolicyModel  # noqa: PLC0415
@@ -169,28 +169,28 @@ def parity(smoke: bool) -> Figures:
 
 
 def lora(smoke: bool) -> Figures:
-    """Adapters trained for two steps and published to vLLM by name: what engine, adapter and merged model say."""
+    """Train adapters for two steps and publish them to vLLM by name; compare engine, adapter and merged model."""
     from benchmarks import gpu_lora  # noqa: PLC0415 - in this process alone
 
     return gpu_lora.measure(smoke)
 
 
 def memory(smoke: bool) -> Figures:
-    """The peak memory of an update beside what `gymfleet plan` says of it."""
+    """Compare the peak memory of an update with the plan of `gymfleet plan`."""
     from benchmarks import gpu_memory  # noqa: PLC0415 - in this process alone
 
     return gpu_memory.measure(smoke)
 
 
 def cuda_ipc(smoke: bool) -> Figures:
-    """A version that another process holds on the GPU, loaded by vLLM from there and from its files."""
+    """Load a version that another process holds on the GPU into vLLM, from there and from its files."""
     from benchmarks import gpu_ipc  # noqa: PLC0415 - in this process alone
 
     return gpu_ipc.measure(smoke)
 
 
 def whole_loop(smoke: bool) -> Figures:
-    """Two steps of GRPO of a random model, with engine, environment, rewards and published weights, in bfloat16."""
+    """Run two steps of GRPO with engine, environment, rewards and published weights on a random bfloat16 model."""
     from benchmarks import gpu_parts  # noqa: PLC0415 - in this process alone
 
     with tempfile.TemporaryDirectory() as directory:
@@ -247,7 +247,7 @@ CHECKS: Final[Mapping[str, tuple[Callable[[bool], Figures], float]]] = {
     "cuda_ipc": (cuda_ipc, 240.0),
     "whole_loop": (whole_loop, 840.0),
 }
-"""Each with the seconds that it may take: 52 minutes in all."""
+"""Each check with its time limit in seconds: 52 minutes in all."""
 
 if __name__ == "__main__":
     main()

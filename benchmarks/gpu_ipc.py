@@ -1,8 +1,8 @@
 """A version in the memory of a GPU: the check `cuda_ipc` of `gpu_check`.
 
-A process of its own holds the version, as a trainer with `publish.transfer = "cuda_ipc"` does, since no process opens
-its own memory that way. vLLM loads it from there and from its files, and must say the same. Without a GPU, bytes are
-laid out and read on the CPU, and vLLM must refuse the handle in a line and keep its weights.
+A separate process holds the version, as a trainer with `publish.transfer = "cuda_ipc"` does, since no process can open
+its own memory that way. vLLM loads it from there and from its files, and must give the same replies. Without a GPU,
+bytes are laid out and read on the CPU, and vLLM must refuse the handle with a one-line error and keep its weights.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ _ANY_GPU: Final = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def measure(smoke: bool) -> dict[str, Any]:
-    """Seconds of both ways, and whether the engine says the same after them."""
+    """Return the seconds of both ways, and whether the engine gives the same replies after them."""
     with tempfile.TemporaryDirectory() as directory:
         base = gpu_parts.random_model(Path(directory), smoke)
         version = _version(base, Path(directory) / "v000001")
@@ -65,7 +65,7 @@ def measure(smoke: bool) -> dict[str, Any]:
 
 
 def _version(base: Path, directory: Path) -> Path:
-    """Other weights than those of a model, as a trainer publishes them."""
+    """Write weights that differ from a model's, in the form a trainer publishes."""
     directory.mkdir()
     (directory / "config.json").write_bytes((base / "config.json").read_bytes())
     tensors = load_file(base / "model.safetensors")
@@ -74,7 +74,7 @@ def _version(base: Path, directory: Path) -> Path:
 
 
 def _laid_out(version: Path) -> bool:
-    """Whether a memory that is filled as the trainer fills it reads as the files do."""
+    """Return whether a memory filled as the trainer fills it holds the same tensors as the files."""
     manifest = WeightsManifest.model_validate_json((version / MANIFEST).read_bytes())
     memory = torch.zeros(manifest.places[-1], dtype=torch.uint8)
     fill(memory, version, manifest)

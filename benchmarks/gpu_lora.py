@@ -1,9 +1,9 @@
 """Adapters from two updates to the engine: the check `lora` of `gpu_check`.
 
-vLLM samples from a random model, adapters are trained on its replies for two steps, written as a run publishes them,
-and loaded by vLLM under a name of their own. Engine and trainer must then agree on what it samples, as must the model
-that the adapters are merged into. In bfloat16, as on a GPU, to the tolerance that a run would calibrate; in float32, as
-the smoke form has it, the merged model to 1e-4 at every token.
+vLLM samples from a random model; adapters are trained on its replies for two steps, written in the form that a run
+publishes, and loaded by vLLM under a name of their own. Engine and trainer must then agree on its samples, as must the
+model that the adapters are merged into: in bfloat16, as on a GPU, within the tolerance that a run would calibrate; in
+float32, as in the smoke form, the merged model within 1e-4 at every token.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ _MERGED_FLOAT32: Final = 1e-4
 
 
 def measure(smoke: bool) -> dict[str, Any]:
-    """Differences in log-probability between engine, adapter and merged model, and the seconds of the publish."""
+    """Return differences in log-probability between engine, adapter and merged model, and seconds of the publish."""
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         path = gpu_parts.random_model(place, smoke)
@@ -92,7 +92,7 @@ def _recipe(model: Path, smoke: bool, **more: Any) -> Recipe:
 
 
 def _row(prompt: list[int], reply: list[int], logprobs: list[float], number: int) -> TrainSequence:
-    """A reply with a reward that random replies differ in: the share of its tokens that are even."""
+    """Return the row of a reply, rewarded with its share of even tokens: random replies differ in it."""
     length = len(prompt) + len(reply)
     reward = sum(token % 2 == 0 for token in reply) / len(reply)
     return TrainSequence(
@@ -106,5 +106,5 @@ def _row(prompt: list[int], reply: list[int], logprobs: list[float], number: int
 
 
 def _said_by(model: Path, smoke: bool, prompts: gpu_parts.Rows, tokens: gpu_parts.Rows) -> list[list[float]]:
-    """The trainer's log-probabilities with a whole model."""
+    """Return the trainer's log-probabilities with a whole model."""
     return LocalLearner(_recipe(model, smoke), str(model), model / "references").sampled_logprobs(prompts, tokens)

@@ -1,7 +1,7 @@
-"""The memory of an update beside what `gymfleet plan` says of the same recipe: the check `memory` of `gpu_check`.
+"""The memory of an update compared with `gymfleet plan` for the same recipe: the check `memory` of `gpu_check`.
 
-On a GPU a model of Qwen3-0.6B's shape in bfloat16, with what PyTorch allocated at most. On a CPU, as the smoke form,
-one of ten million parameters, with the resident memory of the process, which the plan counts too.
+On a GPU, it uses a model of Qwen3-0.6B's shape in bfloat16 and PyTorch's peak allocation. On a CPU, as the smoke form,
+it uses a model of ten million parameters and the resident memory of the process, which the plan counts too.
 """
 
 import json
@@ -24,7 +24,7 @@ _SMALL: Final = bench_gpu.QWEN3_0_6B | {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
 }  # fmt: skip
 _NEAR: Final = {"cpu": 0.15, "cuda": 0.25}
-"""How far the plan may be off, as a share of what was seen. On an H100 it was off by 0.4 %."""
+"""The largest relative error of the plan, as a share of the measured memory. On an H100 it was 0.4 %."""
 _RECIPE: Final = """
 name = "peak"
 environments = [{{ name = "maze" }}]
@@ -38,7 +38,7 @@ trainer_dtype = "{dtype}"
 
 
 def measure(smoke: bool) -> dict[str, Any]:
-    """What is planned for the trainer's process and what one was seen to take, in bytes, and their ratio."""
+    """Return the planned and the measured memory of the trainer's process, in bytes, and their ratio."""
     device = "cpu" if smoke else "cuda"
     shape, length, tokens, dtype = (
         (_SMALL, 256, 1024, "float32") if smoke else (bench_gpu.QWEN3_0_6B, 1024, 8192, "bfloat16")
@@ -70,7 +70,7 @@ def measure(smoke: bool) -> dict[str, Any]:
 
 
 def said(arguments: list[str]) -> str:
-    """The last line of a Python process; SystemExit with its last words where it fails."""
+    """Run Python and return its last line of output; if it fails, raise SystemExit with the end of its stderr."""
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What several of the checks for a GPU need: a random model, and an engine's replies to prompts of random tokens."""
+"""Parts shared by several GPU checks: a random model, and an engine's replies to prompts of random tokens."""
 
 import random
 from pathlib import Path
@@ -36,7 +36,7 @@ def random_model(directory: Path, smoke: bool) -> Path:
 
 
 def small_engine(model: Path, dtype: Literal["float32", "bfloat16", "float16"], *, max_lora_rank: int = 0) -> VllmCore:
-    """The embedded vLLM with room for the prompts and their replies."""
+    """Return an embedded vLLM with room for the prompts and their replies."""
     return build_core(
         EngineConfig(
             model=model, dtype=dtype, max_model_len=512, max_num_seqs=NUM_PROMPTS, kv_cache_gib=0.5,
@@ -46,13 +46,13 @@ def small_engine(model: Path, dtype: Literal["float32", "bfloat16", "float16"], 
 
 
 def random_prompts() -> Rows:
-    """Prompts of tokens that every model here has."""
+    """Return prompts of tokens that every model here has."""
     rng = random.Random(0)
     return [[rng.randrange(5, 250) for _ in range(_PROMPT_TOKENS)] for _ in range(NUM_PROMPTS)]
 
 
 def replies(core: VllmCore, prompts: Rows, *, version: int = 0) -> tuple[Rows, list[list[float]]]:
-    """The engine's tokens for each prompt, and their log-probabilities: the same ones for the same weights.
+    """Return the engine's tokens for each prompt, and their log-probabilities; the same weights give the same ones.
 
     Versions share no cached blocks.
     """

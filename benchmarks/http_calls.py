@@ -1,4 +1,4 @@
-"""Requests over one kept connection: the load generators' HTTP client, which costs little beside what it measures."""
+"""Requests over one persistent connection: the load generators' HTTP client, cheap compared with what it measures."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class HttpCaller:
         self._writer.close()
 
     async def post(self, path: str, body: Any) -> Any:
-        """The answer's JSON. Raises `RuntimeError` for any status but those of success."""
+        """Return the answer's JSON. Raises `RuntimeError` for any status that is not a success."""
         content = json.dumps(body).encode()
         self._writer.write(
             f"POST {self._prefix}{path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"

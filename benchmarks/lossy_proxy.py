@@ -1,4 +1,4 @@
-"""A network that loses and doubles: it speaks the stream's WebSocket on both sides and treats every frame by itself."""
+"""A lossy, duplicating network: speaks the stream's WebSocket on both sides and treats every frame separately."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ class LossyProxy:
         target: base URL of the gateway.
         drop: share of the reply frames that get lost.
         duplicate: share of the request frames that arrive twice.
-        seed: of the dice.
+        seed: of the random draws.
     """
 
     def __init__(self, target: str, *, drop: float, duplicate: float, seed: int) -> None:
@@ -53,7 +53,7 @@ class LossyProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         assert self._server is not None
         return f"http://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""What docs/methods.md and docs/reward-models.md say of figures, from the result files."""
+"""The figures in docs/methods.md and docs/reward-models.md, from the result files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "methods-maze": "Maze, level tiny",
     "methods-textcraft": "TextCraft, level depth_1",
 }
-"""What was run, by the name of its file."""
+"""The title of each setting, by the name of its result file."""
 _COLUMNS: Final = (
     "", "before", "after", "interval", "each seed", "on the way", "env steps", "tokens trained", "collecting, s",
     "training, s", "MiB",
@@ -31,7 +31,7 @@ _LEGEND: Final = (
 
 
 def methods_section(results: Path = RESULTS) -> str:
-    """The part of docs/methods.md between its marks."""
+    """Return the part of docs/methods.md between its marks."""
     parts = []
     for name, title in SETTINGS.items():
         if (document := _document(results / f"{name}.json")) is not None:
@@ -48,7 +48,7 @@ def methods_section(results: Path = RESULTS) -> str:
 
 
 def drawn(results: Path = RESULTS) -> dict[str, str]:
-    """The figures of docs/figures, by their file names."""
+    """Return the figures of docs/figures, by file name."""
     found = {}
     for name in SETTINGS:
         if (document := _document(results / f"{name}.json")) is not None:
@@ -97,20 +97,20 @@ def _table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _curve(run: Mapping[str, Any]) -> Curve:
-    """Success over environment steps, from the measurement before the first of them to that after the last."""
+    """Return success over environment steps, from the measurement before the first step to that after the last."""
     between = [(float(steps), float(success)) for steps, success in run["curve"] if 0 < steps < run["env_steps"]]
     return [(0.0, run["success_before"]), *between, (float(run["env_steps"]), run["success"])]
 
 
 def height(curve: Curve) -> float:
-    """The mean height of a curve of straight pieces; that of its end where it has no width."""
+    """Return the mean height of a piecewise linear curve, or the height of its end if it has no width."""
     width = curve[-1][0] - curve[0][0]
     area = sum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in pairwise(curve))
     return area / width if width else curve[-1][1]
 
 
 def _missing(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """A line about the runs that are still to be done, if any are: a comparison may take several days."""
+    """Return a line about the runs still to be done, if any: a comparison may take several days."""
     done = {(run["method"], int(run["seed"])) for run in runs}
     counts = {name: sum((name, seed) not in done for seed in SEEDS) for name in names}
     if not any(counts.values()):

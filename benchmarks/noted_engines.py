@@ -1,4 +1,4 @@
-"""Engines that note what each search asks of them, and what a vLLM server says of its prefix cache."""
+"""Engines that note the requests of each search, and the prefix-cache counters of a vLLM server."""
 
 import re
 from collections.abc import Coroutine, Sequence
@@ -17,7 +17,7 @@ _COUNTER: Final = re.compile(r"^vllm:prefix_cache_(queries|hits)_total\{[^}]*\} 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the engine was asked, and how many tokens it gave."""
+    """A request to the engine, and the number of tokens it returned."""
 
     prompt: list[int]
     num_tokens: int
@@ -34,7 +34,7 @@ def _noted(request: GenerationRequest, answer: Continuation) -> Continuation:
 
 
 class NotedEmbedded(EmbeddedEngine):
-    """The embedded engine."""
+    """The embedded engine, noting its requests."""
 
     async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
         """See `Engine.generate`."""
@@ -42,7 +42,7 @@ class NotedEmbedded(EmbeddedEngine):
 
 
 class NotedServer(ServerEngine):
-    """A vLLM server."""
+    """A vLLM server, noting its requests."""
 
     async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
         """See `Engine.generate`."""
@@ -50,7 +50,7 @@ class NotedServer(ServerEngine):
 
 
 async def asked_by(playing: Coroutine[Any, Any, Any]) -> Conversation:
-    """Return what was asked while something was played, in the order of the answers. Call it in a task of its own."""
+    """Return the requests made by `playing`, in the order of the answers. Call it in a separate task."""
     asked: Conversation = []
     _ASKED.set(asked)
     await playing
@@ -58,18 +58,18 @@ async def asked_by(playing: Coroutine[Any, Any, Any]) -> Conversation:
 
 
 class Scores:
-    """An evaluator for which an episode is worth the environment's score, without a service."""
+    """An evaluator that values an episode by the environment's score, without a service."""
 
     async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
-        """Return the score of each."""
+        """Return the score of each request's trajectory."""
         del timeout_s  # it waits for nobody
         return [request.trajectory.score for request in requests]
 
 
 async def prefix_cache(engine: Engine) -> tuple[float, float]:
-    """Return the prompt tokens that a server has looked for in its prefix cache so far, and those that it found.
+    """Return how many prompt tokens a server has looked up in its prefix cache so far, and how many it found.
 
-    Zeros for an engine that is no server: the embedded one counts nothing.
+    Returns zeros for an engine that is not a server: the embedded one counts nothing.
     """
     if not isinstance(engine, ServerEngine):
         return 0.0, 0.0
@@ -80,5 +80,5 @@ async def prefix_cache(engine: Engine) -> tuple[float, float]:
 
 
 def hit_rate(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Return the share of tokens that was found between two counts."""
+    """Return the share of tokens found between two readings."""
     return (after[1] - before[1]) / (after[0] - before[0])

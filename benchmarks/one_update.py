@@ -1,6 +1,6 @@
-"""`python -m benchmarks.one_update RECIPE`: the peak memory of an update as a recipe says, in bytes.
+"""`python -m benchmarks.one_update RECIPE`: the peak memory of an update under a recipe, in bytes.
 
-On a GPU that is what PyTorch held of it in tensors, elsewhere the resident memory of the process. It is that of the
+On a GPU that is the memory of PyTorch's tensors, elsewhere the resident memory of the process. It is measured on the
 second update: during the first the optimiser has no moments yet. The rows have the recipe's longest context, share
 nothing, and are trained on all their tokens.
 """
@@ -24,7 +24,7 @@ _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def main() -> None:
-    """Update twice, and say the peak."""
+    """Update twice, and print the peak."""
     recipe = load_recipe(Path(sys.argv[1]))
     (stage,) = stages_of(recipe)
     options: ReinforceOptions = stage.options
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def peak_bytes(*, on_gpu: bool) -> int:
-    """The most that this process has held."""
+    """Return the peak memory of this process."""
     if on_gpu:
         return torch.cuda.max_memory_allocated()
     found = _PEAK.search(Path("/proc/self/status").read_text(encoding="ascii"))

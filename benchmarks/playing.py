@@ -8,7 +8,7 @@ from gymfleet_rollout.player import Player
 
 
 async def episodes(player: Player, group: GroupRequest, samples: Iterable[int]) -> list[Trajectory]:
-    """Samples of a group, in the order in which they ended."""
+    """Play samples of a group; return the trajectories in the order in which they ended."""
     played: list[Trajectory] = []
 
     async def keep(trajectories: list[Trajectory]) -> None:

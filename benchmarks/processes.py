@@ -1,4 +1,4 @@
-"""What the kernel says of processes: time, memory, descendants."""
+"""Figures of processes from the kernel: time, memory, descendants."""
 
 from collections.abc import Iterable
 
@@ -6,17 +6,17 @@ import psutil
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far."""
+    """Return the user and system time so far."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of all of them together, pages shared among them counted once per process."""
+    """Return the resident memory of all processes together; pages shared among them count once per process."""
     return sum(psutil.Process(pid).memory_info().rss for pid in pids)
 
 
 def family(pid: int) -> list[int]:
-    """The process, its children, and then all that descend from those."""
+    """Return the process and all its descendants, children before their descendants."""
     process = psutil.Process(pid)
     return [pid, *(child.pid for child in process.children(recursive=True))]

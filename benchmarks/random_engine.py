@@ -1,6 +1,6 @@
-"""An inference backend that takes no processor: replies at random, and versions that are checked and read like vLLM's.
+"""An inference backend that uses no processor time: random replies, and versions checked and read as by vLLM.
 
-`bench_publish` measures what a trainer takes; an engine that computes on the same cores would be measured with it.
+`bench_publish` measures the time of a trainer; an engine that computes on the same cores would be measured with it.
 """
 
 import json
@@ -24,21 +24,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 _ENDS: Final = 0.2
-"""The share of tokens that end a reply: its length is what replies differ in."""
+"""The share of tokens that end a reply, so that replies differ in length."""
 
 
 class RandomEngine(ThreadEngine):
-    """All tokens of the vocabulary are alike to it."""
+    """An engine for which all tokens of the vocabulary are equally likely."""
 
     def build(self) -> None:
-        """Read how many tokens there are."""
+        """Read the size of the vocabulary."""
         config = json.loads((self.config.model / "config.json").read_text(encoding="utf-8"))
         self.tokens = range(config["vocab_size"])
         self.drawn = random.Random(self.config.seed)
         self.weights: dict[str, Tensor] = {}
 
     def sample(self, request: GenerationRequest, over: Over) -> Continuation:
-        """Return a reply of random tokens, with log-probabilities as of a model that knows nothing."""
+        """Return a reply of random tokens, with the log-probabilities of a uniform model."""
         reply: list[int] = []
         while len(reply) < request.max_tokens and not over():
             ends = bool(reply and request.stop_token_ids) and self.drawn.random() < _ENDS
@@ -58,7 +58,7 @@ class RandomEngine(ThreadEngine):
 
 
 class Random(InferenceBackend[BackendOptions]):
-    """Replies at random."""
+    """A backend with random replies."""
 
     facts = BackendFacts(adapters=True)
 

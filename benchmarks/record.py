@@ -1,4 +1,4 @@
-"""What every benchmark leaves behind: a table on the screen, and a file where its command line says."""
+"""The output of every benchmark: a table on the screen, and a file at the place given on its command line."""
 
 import argparse
 import json
@@ -15,16 +15,16 @@ from typing import Any, Final, Self
 from benchmarks.sources import digest
 
 RESULTS: Final = Path(__file__).parent / "results"
-"""The published figures, which the docs show."""
+"""The published figures, shown in the docs."""
 OWN_RESULTS: Final = Path(__file__).parents[1] / "runs" / "benchmarks"
-"""Those of whoever runs a benchmark; git ignores them."""
+"""The figures of your own benchmark runs; git ignores them."""
 _ARGUMENTS: Final = tuple(sys.argv)
-"""As they were given: some engines write their own into `sys.argv`."""
+"""The original arguments: some engines overwrite `sys.argv`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `baseline` was measured side by side in the same run; `ratio` is value over baseline."""
+    """One figure. `baseline` was measured in the same run; `ratio` is value over baseline."""
 
     name: str
     value: float
@@ -45,7 +45,7 @@ class Row:
         goal: float | None = None,
         lower_is_better: bool = False,
     ) -> Self:
-        """Fill in what follows from the rest."""
+        """Return a row; work out the fields that follow from the others."""
         return cls(
             name=name,
             value=round(value, 4),
@@ -58,10 +58,10 @@ class Row:
 
 
 def record(name: str, rows: Sequence[Row], options: argparse.Namespace, runs: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Print the rows, and write them with hardware, commit, command and the hash of what was measured.
+    """Print the rows, and write them with hardware, commit, command and the hash of the measured sources.
 
-    `options` are those of a `BenchmarkCommand`: a smoke run writes nothing. `runs` are what the rows were made of,
-    where the file is to have them too.
+    `options` are those of a `BenchmarkCommand`: a smoke run writes nothing. `runs` are the data behind the rows, if the
+    file should have them too.
     """
     document = {
         "hardware": hardware(),
@@ -83,7 +83,7 @@ def record(name: str, rows: Sequence[Row], options: argparse.Namespace, runs: Se
 
 
 def hardware() -> str:
-    """The GPU of a benchmark that uses PyTorch, processor, cores that this process may use, memory."""
+    """Return the GPU (of a benchmark that uses PyTorch), processor, cores that this process may use, and memory."""
     torch = sys.modules.get("torch")
     gpu = "" if torch is None or not torch.cuda.is_available() else f"{torch.cuda.get_device_name()}, "
     model = platform.processor() or platform.machine()
@@ -110,7 +110,7 @@ def _commit() -> str:
 
 def _command() -> str:
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    # Directories of the machine that measured tell nobody anything.
+    # Directories on the measuring machine mean nothing elsewhere.
     given = [Path(one).name if Path(one).is_absolute() else one for one in _ARGUMENTS[1:]]
     return shlex.join(["python", "-m", module.name if module else Path(_ARGUMENTS[0]).stem, *given])
 
@@ -123,7 +123,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def cell(value: object, *, missing: str, no: str) -> str:
-    """Word one value of a row for a table: what stands for a value that is missing, and what for a missed goal."""
+    """Format one value of a row for a table; `missing` stands for a missing value, `no` for a missed goal."""
     if value is None:
         return missing
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What docs/search.md says of figures, from the result file."""
+"""The figures in docs/search.md, from the result file."""
 
 import json
 from collections import defaultdict
@@ -31,7 +31,7 @@ _SEARCH: Final = ("expert_iteration", "go_explore")
 
 
 def search_section(results: Path = RESULTS) -> str:
-    """The part of docs/search.md between its marks."""
+    """Return the part of docs/search.md between its marks."""
     path = results / "search.json"
     if not path.is_file():
         return _NOTHING
@@ -46,7 +46,7 @@ def search_section(results: Path = RESULTS) -> str:
 
 
 def learned_section(results: Path = RESULTS) -> str:
-    """What docs/search.md says of learning from a search, behind the figures of searches."""
+    """Return the part of docs/search.md on learning from a search, which follows the figures of searches."""
     path = results / "expert_iteration.json"
     if not path.is_file():
         return "Nothing is published yet: `make bench-expert-iteration` makes the figures."
@@ -81,7 +81,7 @@ def _verdict(name: str, ours: tuple[float, float], theirs: tuple[float, float]) 
 
 
 def _table(runs: Sequence[Measured]) -> str:
-    """A row for each strategy with one of the two budgets in which all were played."""
+    """Return a table with a row for each strategy, for each of the two budgets in which all were played."""
     cells = by_cell(runs)
     most = max((own[0].episodes for own in cells.values() if own[0].strategy not in (INDEPENDENT, ONE)), default=1)
     lines = [f"| {' | '.join(_COLUMNS)} |", f"|---|---|{'---:|' * (len(_COLUMNS) - 2)}"]
@@ -106,7 +106,7 @@ def _table(runs: Sequence[Measured]) -> str:
 
 
 def _curves(runs: Sequence[Measured]) -> str:
-    """A row for each strategy that was played with several budgets of replies, by the environment's score."""
+    """Return a table with a row per strategy played with several budgets of replies, by the environment's score."""
     curves: defaultdict[str, dict[int, list[Measured]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.currency == "model_calls" and run.valued_by == ("goal",):

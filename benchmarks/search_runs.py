@@ -1,4 +1,4 @@
-"""What the runs of bench_search left: successes and what they took, pooled over seeds, beside independent episodes."""
+"""Results of the runs of bench_search: success and its cost, pooled over seeds, against independent episodes."""
 
 import json
 from collections import defaultdict
@@ -17,7 +17,7 @@ from benchmarks.record import Row
 from benchmarks.search_settings import ALLOCATED, INDEPENDENT
 
 ONE: Final = "one episode"
-"""How independent episodes are called of which nobody says which is solved. Those of a task count as trials apart."""
+"""The name of independent episodes where nothing shows which is solved. Each episode of a task is a separate trial."""
 KNOWS_THE_SCORE: Final = "goal"
 Tasks: TypeAlias = Sequence[Sequence[Trajectory]]
 """The episodes of each task."""
@@ -31,30 +31,30 @@ class Measured:
     seed: int
     strategy: str
     currency: str
-    """What the budget limits; empty where nothing does."""
+    """What the budget limits; empty without a budget."""
     episodes: int
     """The budget of a task, in whole episodes."""
     num_tasks: int
     num_solved: int
     interval: tuple[float, float]
     env_steps: float
-    """Of a task on average, as what follows."""
+    """The mean per task, like the figures that follow."""
     replies: float
     tokens: float
     forks: float
     seconds: float | None
-    """Of the whole measurement; None for what was read from a longer one."""
+    """Seconds of the whole measurement; None if it is part of a longer one."""
     valued_by: tuple[str, ...] = ()
-    """By what it chose."""
+    """The reward components by which it chose."""
 
     @property
     def cell(self) -> tuple[str, ...]:
-        """What it shares with the measurements of other seeds."""
+        """The key it shares with the measurements of other seeds."""
         return self.env, self.strategy, ",".join(self.valued_by), self.currency, str(self.episodes)
 
     @property
     def title(self) -> str:
-        """What it is called in a table."""
+        """Its name in a table."""
         by = f" by {', '.join(self.valued_by)}" if self.valued_by else ""
         forked = ", with forks" if self.forks else ""
         budget = f", {self.episodes} episodes' {UNITS[self.currency]}" if self.currency else ""
@@ -65,7 +65,7 @@ UNITS: Final = {"model_calls": "replies", "env_steps": "steps"}
 
 
 def searched(directory: Path, env: str, seed: int) -> list[Measured]:
-    """Return what a run measured by strategies, from its `metrics.jsonl` and the records of its searches."""
+    """Return a run's measurements by strategies, from its `metrics.jsonl` and the records of its searches."""
     found = []
     for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -87,7 +87,7 @@ def searched(directory: Path, env: str, seed: int) -> list[Measured]:
 
 
 def independent(directory: Path, recipe: Recipe, env: str, seed: int, budgets: Sequence[int]) -> list[Measured]:
-    """Return what the run's independent episodes come to: one of them, and as many as fit into each budget."""
+    """Return the success of the run's independent episodes: of one, and of as many as fit into each budget."""
     tasks = _tasks(directory / "trajectories" / f"{INDEPENDENT}.jsonl")
     longest = recipe.rollout.limits.max_turns
     found = [_measured(env, seed, "", 1, [[one] for own in tasks for one in own])]
@@ -97,12 +97,12 @@ def independent(directory: Path, recipe: Recipe, env: str, seed: int, budgets: S
 
 
 def num_replies(trajectory: Trajectory) -> int:
-    """Return what an episode takes of a budget of replies."""
+    """Return an episode's cost in replies."""
     return len(trajectory.turns)
 
 
 def num_steps(trajectory: Trajectory) -> int:
-    """Return what an episode takes of a budget of environment steps: replies without an action take none."""
+    """Return an episode's cost in environment steps: replies without an action take none."""
     return sum(turn.action is not None for turn in trajectory.turns)
 
 
@@ -110,7 +110,7 @@ COSTS: Final = {"model_calls": num_replies, "env_steps": num_steps}
 
 
 def _within(tasks: Tasks, budget: int, cost: Callable[[Trajectory], int]) -> Iterator[list[Trajectory]]:
-    """Yield of each task the episodes that are over before its budget is, played one after another."""
+    """Yield, for each task, the episodes that end within its budget when played one after another."""
     for episodes in tasks:
         left, own = budget, []
         for episode in episodes:
@@ -121,7 +121,7 @@ def _within(tasks: Tasks, budget: int, cost: Callable[[Trajectory], int]) -> Ite
 
 
 def _measured(env: str, seed: int, currency: str, episodes: int, tasks: Tasks) -> Measured:
-    """Return what a measurement would have told of these episodes, of whose tasks those count that any solved."""
+    """Return the measurement of these episodes, where a task counts as solved if any of its episodes is."""
     played = [one for own in tasks for one in own]
     solved = sum(any(one.success for one in own) for own in tasks)
     return Measured(
@@ -134,7 +134,7 @@ def _measured(env: str, seed: int, currency: str, episodes: int, tasks: Tasks) -
 
 
 def _tasks(path: Path) -> list[list[Trajectory]]:
-    """Return the episodes of a file by their tasks, those of each in the order of their samples."""
+    """Return the episodes of a file by task, each task's in the order of their samples."""
     found: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for line in path.read_text(encoding="utf-8").splitlines():
         trajectory = ScoredTrajectory.model_validate_json(line).trajectory
@@ -149,10 +149,10 @@ def _trees(path: Path) -> Iterator[SearchTree]:
 
 
 def rows(found: Sequence[Measured]) -> list[Row]:
-    """Return the figures of each cell over its seeds, success beside that of independent episodes.
+    """Return the figures of each cell over its seeds, with success compared with that of independent episodes.
 
     A strategy that knows the score is compared with the best of the independent episodes that fit into its budget,
-    which knows it too; one that does not with one episode.
+    since that choice knows it too; a strategy that does not is compared with one episode.
     """
     cells = by_cell(found)
     made = []
@@ -174,7 +174,7 @@ def rows(found: Sequence[Measured]) -> list[Row]:
 
 
 def by_cell(found: Sequence[Measured]) -> dict[tuple[str, ...], list[Measured]]:
-    """Return the measurements of the seeds of each cell together."""
+    """Return the measurements grouped by cell, the seeds of each together."""
     cells: defaultdict[tuple[str, ...], list[Measured]] = defaultdict(list)
     for one in found:
         cells[one.cell].append(one)
@@ -188,7 +188,7 @@ def pooled(own: Sequence[Measured]) -> tuple[float, tuple[float, float]]:
 
 
 def baseline(one: Measured, cells: Mapping[tuple[str, ...], Sequence[Measured]]) -> float | None:
-    """Return the success of the independent episodes that a cell is compared with; None for these themselves."""
+    """Return the success of the independent episodes that a cell is compared with; None for independent episodes."""
     if one.strategy in (INDEPENDENT, ONE):
         return None
     if KNOWS_THE_SCORE in one.valued_by:

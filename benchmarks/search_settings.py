@@ -1,4 +1,4 @@
-"""What bench_search trains, and by which strategies it measures: recipes made of the shipped ones."""
+"""The trainings and strategies of bench_search: recipes made from the shipped ones."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -12,31 +12,31 @@ from gymfleet_contracts.recipe import Recipe
 RECIPES: Final = Path(__file__).parents[1] / "recipes"
 INDEPENDENT: Final = "independent"
 ALLOCATED: Final = "allocated"
-"""Independent episodes, as many of each task as an allocation says; all tasks together have the others' budget."""
+"""Independent episodes, their number per task set by an allocation; all tasks together have the others' budget."""
 GOAL: Final[Mapping[str, Any]] = {"goal": {"success": 1.0, "failure": 0.0}}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An environment, and what a model is trained on that solves some of its tasks."""
+    """An environment, and the training of a model that solves some of its tasks."""
 
     recipe: str
     changes: Sequence[str] = ()
     environments: int | None = None
-    """So many of the recipe's; without a number all."""
+    """Use this many of the recipe's environments; None uses all."""
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "intro": Setting("quickstart"),
-    # As bench_methods warms its policies up.
+    # As in the warm start of bench_methods.
     "maze": Setting(
         "maze", ("rollout.limits.max_turns=8", "stages.demonstrations.num_tasks=250", "stages.sft.epochs=10")
     ),
-    # One turn, so that nothing is there to be searched but the answer: what votes and what samples are for.
+    # One turn, so there is nothing to search but the answer: the case for votes and samples.
     "sums": Setting("dataset", environments=1),
 }
 STRATEGIES: Final[Mapping[str, Mapping[str, Any]]] = {
-    # As many as the budget has room for.
+    # As many candidates as the budget allows.
     "best_of_n": {"candidates": 1024},
     "self_consistency": {"candidates": 1024},
     "beam": {"width": 4, "candidates": 4},
@@ -48,7 +48,7 @@ CURRENCIES: Final = ("model_calls", "env_steps")
 
 
 def recipe_of(env: str, arguments: argparse.Namespace) -> Recipe:
-    """Return the recipe that trains a policy on demonstrations, and a process reward model on what that then plays."""
+    """Return the recipe that trains a policy on demonstrations, and a process reward model on the policy's episodes."""
     setting = SETTINGS[env]
     recipe = load_with_overrides(RECIPES / f"{setting.recipe}.toml", (*setting.changes, *arguments.small))
     demonstrations, sft = (stage.model_dump(mode="json", exclude_unset=True) for stage in recipe.stages[:2])
@@ -63,7 +63,7 @@ def recipe_of(env: str, arguments: argparse.Namespace) -> Recipe:
 
 
 def measured_by_goal(recipe: Recipe, arguments: argparse.Namespace) -> Recipe:
-    """Return a recipe that also measures by every strategy; those that choose do so by the environment's score."""
+    """Return a recipe that also measures with every strategy; strategies that choose use the environment's score."""
     trained = [stage.model_dump(mode="json", exclude_unset=True) for stage in recipe.stages]
     independent = {"kind": "measure", "name": INDEPENDENT, "num_tasks": arguments.tasks}
     cells = [
@@ -83,7 +83,7 @@ def measured_by_goal(recipe: Recipe, arguments: argparse.Namespace) -> Recipe:
 
 
 def measured_by_model(recipe: Recipe, arguments: argparse.Namespace, policy: Path, name: str) -> Recipe:
-    """Return a recipe that measures a trained policy by what a process reward model chooses, which knows no score."""
+    """Return a recipe that measures a trained policy by the choices of a process reward model, which knows no score."""
     asked = {"model": name, "activation": "sigmoid", "together": "product"}
     evaluator = {"process_reward_model": asked}
     stages = [_measure(recipe, "best_of_n", CURRENCIES[0], arguments.episodes, arguments.tasks)]
@@ -91,9 +91,9 @@ def measured_by_model(recipe: Recipe, arguments: argparse.Namespace, policy: Pat
 
 
 def _measure(recipe: Recipe, use: str, currency: str, episodes: int, tasks: int) -> dict[str, Any]:
-    """Return a measurement by a strategy, with what so many whole episodes would take at most.
+    """Return a measurement by a strategy, with the most that `episodes` whole episodes would take as its budget.
 
-    Replies without an action take no environment step: four times as many replies as steps end a search in any case.
+    Replies without an action take no environment step, so four times as many replies as steps always end a search.
     """
     most = episodes * recipe.rollout.limits.max_turns
     return {

@@ -1,4 +1,4 @@
-"""What each benchmark measures, as a hash: a figure whose sources have changed since says so in the docs."""
+"""A hash of the sources that each benchmark measures; the docs mark figures whose sources have changed since."""
 
 import ast
 import hashlib
@@ -36,7 +36,7 @@ SOURCES: Final[Mapping[str, Sequence[str]]] = {
     "trl": ("contracts", "services/trainer"),
     "publish": ("contracts", "kit", "services/trainer", "services/rollout"),
 }
-"""Folders by benchmark; those that are not named here measure everything that a run needs."""
+"""Folders by benchmark; benchmarks not listed here measure everything that a run needs."""
 
 
 def digest(name: str, root: Path = ROOT) -> str:
@@ -48,7 +48,7 @@ def digest(name: str, root: Path = ROOT) -> str:
 
 
 def digest_of(places: Sequence[str], root: Path = ROOT) -> str:
-    """The same for files, and for all Python and recipe files in folders."""
+    """Hash the given files, and all Python and recipe files in the given folders, in the same way."""
     files = {root / place for place in places if (root / place).is_file()} | {
         path for folder in places for pattern in ("*.py", "*.toml") for path in (root / folder).rglob(pattern)
     }
@@ -65,7 +65,7 @@ def digest_of(places: Sequence[str], root: Path = ROOT) -> str:
 def _code_of(source: bytes) -> bytes:
     """Return Python source without its docstrings, blank lines and lines of comments.
 
-    What remains is text of the source, since `ast.dump` differs between versions of Python.
+    The result is source text, since `ast.dump` differs between versions of Python.
     """
     lines = source.decode().split("\n")
     docstrings: set[int] = set()
@@ -85,7 +85,7 @@ def _code_of(source: bytes) -> bytes:
 
 
 def _own_lines(node: ast.Expr, lines: Sequence[str]) -> set[int]:
-    """Return the numbers of the lines of a string by itself; none where it shares one with other code."""
+    """Return the line numbers of a string that stands alone; none if it shares a line with other code."""
     first, last = node.lineno, node.end_lineno or node.lineno
     before = lines[first - 1].encode()[: node.col_offset]
     after = lines[last - 1].encode()[node.end_col_offset :]

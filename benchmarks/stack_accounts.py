@@ -1,4 +1,4 @@
-"""The books of a run that is over: what was produced, trained, dropped, and whether anything happened twice."""
+"""The books of a finished run: groups produced, trained and dropped, and whether anything happened twice."""
 
 import re
 from collections import Counter
@@ -17,19 +17,19 @@ from gymfleet_trainer.run.state import RunState
 
 _TRAINING_GROUP: Final = r"s\d{6}-g\d{2,}(-t\d+)?(-r\d+)?"
 EXPECTED_DROPS: Final = frozenset({"lost", "not needed", "stale"})
-"""Reasons that follow from a kill or from an early end; `failed` or `mismatch` would be another matter."""
+"""Reasons that follow from a kill or an early end; `failed` or `mismatch` would be a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Counts; every one of `faults` must be zero."""
+    """Counts over a run; every count in `faults` must be zero."""
 
     steps: int
     trained: int
     produced: int
-    """Training groups of which the rollout service put out a sample."""
+    """Training groups for which the rollout service produced a sample."""
     dropped: Counter[str]
-    """By reason."""
+    """Dropped groups by reason."""
     resumed: int
     republished: int
     trajectories: int
@@ -39,7 +39,7 @@ class Accounts:
 
     @classmethod
     def of(cls, run_dir: Path, produced: Mapping[str, AbstractSet[int]]) -> Self:
-        """Read the last checkpoint and the metrics of a finished run; `produced` was seen in Redis meanwhile."""
+        """Read the last checkpoint and the metrics of a finished run; `produced` was read from Redis during the run."""
         checkpoint = run_dir / "checkpoints" / (run_dir / "checkpoints" / "latest").read_text(encoding="ascii").strip()
         state = RunState.model_validate_json((checkpoint / "state.json").read_text(encoding="utf-8"))
         files = RunFiles.open(run_dir)
@@ -85,7 +85,7 @@ class Accounts:
 
 
 def reinforcement(recipe: Recipe) -> PlannedStage:
-    """The stage that reinforces. Raises `ValueError` unless there is exactly one, whose books these are."""
+    """Return the `reinforce` stage, whose books these are. Raises `ValueError` unless there is exactly one."""
     (stage,) = [stage for stage in recipe.plan() if stage.kind == "reinforce"]
     return stage
 

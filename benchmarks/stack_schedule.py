@@ -16,7 +16,7 @@ KILLS: Final[Mapping[Kind, int]] = {
     Kind.TRAINER: 3,
     Kind.REDIS: 2,
 }
-"""Twenty. The supervisor gives a service up at its sixth death in ten minutes."""
+"""Twenty kills. The supervisor gives up on a service at its sixth death in ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Kill:
 
 
 def schedule(kills: Mapping[Kind, int], window_s: float, seed: int) -> list[Kill]:
-    """All kills in random order, one at a random moment of the first half of each equal part of the window."""
+    """Return all kills in random order, each at a random moment in the first half of its equal part of the window."""
     generator = random.Random(seed)
     kinds = [kind for kind, number in kills.items() for _ in range(number)]
     generator.shuffle(kinds)

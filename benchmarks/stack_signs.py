@@ -1,7 +1,7 @@
 """Signs of life of a stack that trains: sessions are played, trajectories arrive, training steps end.
 
-Three loops look again and again, whatever dies meanwhile; each keeps the newest moment at which it saw its sign.
-The third also writes down what Redis says was produced, because a run deletes that at its end.
+Three loops poll repeatedly, whatever dies meanwhile; each keeps the latest time of its sign. The third also records the
+produced samples from Redis, because a run deletes them at its end.
 """
 
 import asyncio
@@ -28,25 +28,25 @@ from benchmarks.stacks import Kind, Stack
 
 PAUSE_S: Final = 0.25
 SESSION_S: Final = 5.0
-"""For opening, stepping and closing one; then a new one is tried."""
+"""Time limit for opening, stepping and closing a session; then a new one is tried."""
 
 
 @dataclass
 class Signs:
-    """What was seen last, in seconds since the epoch; 0 for never."""
+    """The latest signs of life, in seconds since the epoch; 0 for never."""
 
     session: float = 0.0
-    """When the newest session that was opened, stepped and closed had begun."""
+    """When the latest session that was opened, stepped and closed began."""
     trajectory: float = 0.0
     step: float = 0.0
     produced: dict[str, set[int]] = field(default_factory=dict)
-    """Group id to the samples that the rollout service has put out."""
+    """The samples that the rollout service has produced, by group id."""
     dead: int = 0
-    """Dead letters of all streams, the most that was seen."""
+    """The highest count of dead letters of all streams."""
 
 
 class Watch:
-    """The loops, while entered."""
+    """A context in which the loops run."""
 
     def __init__(self, stack: Stack, run_id: str, task: OpenSession, signs: Signs) -> None:
         self.signs = signs
@@ -109,7 +109,7 @@ class Watch:
             self.signs.produced.setdefault(group_id, set()).update(numbers)
 
     async def _read_steps(self) -> None:
-        # A trainer that resumes cuts the file first; a line may be half there.
+        # A trainer that resumes truncates the file first; a line may be incomplete.
         with suppress(RunDataError):
             for line in RunFiles(self._stack.run_dir).metrics("rl_step")[-1:]:
                 self.signs.step = max(self.signs.step, line["time"])

@@ -1,4 +1,4 @@
-"""Where the processes of a running stack are: those of `gymfleet train`, or the containers of a compose project."""
+"""The processes of a running stack: those of `gymfleet train`, or the containers of a compose project."""
 
 import json
 import subprocess
@@ -37,28 +37,28 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process of a service, and where the service answers."""
+    """A living process of a service, and the service's URL."""
 
     pid: int
     url: str
 
 
 class Stack(Protocol):
-    """How one way of running the stack is looked into."""
+    """The inspection of a stack, for one way of running it."""
 
     run_dir: Path
     api_key: str | None
-    """What the gateway wants to be shown."""
+    """The key that the gateway requires."""
 
     def service(self, kind: Kind) -> Process | None:
-        """The process that carries the service; None while there is none."""
+        """Return the process that runs the service; None while there is none."""
 
     def num_restarts(self) -> int:
-        """How often a service was started again so far, by whoever runs the stack."""
+        """Return how often services have been started again so far, by the supervisor or the restart policy."""
 
 
 class LocalFleet:
-    """What `gymfleet train` started, as its `fleet.json` says."""
+    """The services started by `gymfleet train`, from its `fleet.json`."""
 
     api_key: str | None = None
 
@@ -74,7 +74,7 @@ class LocalFleet:
         }
 
     def service(self, kind: Kind) -> Process | None:
-        """Dead ones stand in the file until the supervisor has seen it."""
+        """Return the process if alive: dead ones stay in the file until the supervisor notices."""
         state = read_state(self.run_dir / RUN_STATE)
         for record in state.services if state else ():
             if record.name == self._names[kind] and record.process.alive:
@@ -82,18 +82,18 @@ class LocalFleet:
         return None
 
     def num_restarts(self) -> int:
-        """As the supervisor's log says."""
+        """Return the number of restarts in the supervisor's log."""
         log = self.run_dir / RUN_STATE / "logs" / "supervisor.log"
         lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         return sum(json.loads(line)["event"] == "service.restarted" for line in lines)
 
 
 class ComposeProject:
-    """The containers of a compose project, reached at their own addresses: for root on the machine of the engine.
+    """The containers of a compose project, reached at their own addresses; needs root on the engine's machine.
 
-    A process is killed by its number on the host. `docker kill` would count as the wish of a
-    person, after which the restart policy leaves the container down. `secrets` is the directory
-    that deploy/compose/secrets.sh filled.
+    A process is killed by its number on the host: `docker kill` would count as a person's
+    request, after which the restart policy leaves the container down. `secrets` is the directory
+    filled by deploy/compose/secrets.sh.
     """
 
     PORTS: Final = {
@@ -119,7 +119,7 @@ class ComposeProject:
         }
 
     def service(self, kind: Kind) -> Process | None:
-        """The first replica that runs."""
+        """Return the first running replica."""
         for container in self._containers(f"label=com.docker.compose.service={self._names[kind]}"):
             pid: int = container["State"]["Pid"]
             addresses = [network["IPAddress"] for network in container["NetworkSettings"]["Networks"].values()]
@@ -128,7 +128,7 @@ class ComposeProject:
         return None
 
     def num_restarts(self) -> int:
-        """As the engine counts."""
+        """Return the engine's count of restarts."""
         return sum(container["RestartCount"] for container in self._containers())
 
     def _containers(self, *filters: str) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ class ComposeProject:
 
 
 def victim(stack: Stack, kind: Kind) -> Process | None:
-    """The process to kill; a shard is found below its env server."""
+    """Return the process to kill; a shard is found below its env server."""
     if kind is not Kind.ENV_SHARD:
         return stack.service(kind)
     front = stack.service(Kind.ENV_SERVER)
@@ -153,7 +153,7 @@ def victim(stack: Stack, kind: Kind) -> Process | None:
 
 
 def shard_pids(front: int) -> list[int]:
-    """Worker processes of an env server, in the order of their start."""
+    """Return the worker processes of an env server, in the order of their start."""
     try:
         return sorted(pid for pid in family(front) if _SHARD in psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:  # one of them ended while it was looked at
@@ -161,7 +161,7 @@ def shard_pids(front: int) -> list[int]:
 
 
 def is_ready(stack: Stack, kind: Kind, killed: int) -> bool:
-    """Whether a successor of process `killed` is there and the service answers that it can work. Asks once."""
+    """Return whether process `killed` has a successor and the service answers that it is ready. Asks once."""
     process = victim(stack, kind)
     if process is None or process.pid == killed:
         return False

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.tables` writes what the docs say of figures from the result files.
+"""`python -m benchmarks.tables` writes the figures in the docs from the result files.
 
 All tables go to benchmarks/results/README.md, the headline figures and every missed goal to docs/benchmarks.md,
-the tables of four more pages into those, and curves to docs/figures.
+the tables of four more pages into those pages, and curves to docs/figures.
 """
 
 import json
@@ -105,7 +105,7 @@ _COLUMNS: Final = ("name", "value", "unit", "baseline", "ratio", "goal", "met")
 
 
 def render(results: Path = RESULTS) -> str:
-    """The whole page."""
+    """Return the page of all tables."""
     parts = [_HEAD]
     for path in sorted(results.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -118,7 +118,7 @@ def render(results: Path = RESULTS) -> str:
 
 
 def headlines(results: Path = RESULTS) -> str:
-    """The page of headline figures, and of every goal that was missed."""
+    """Return the page of headline figures and missed goals."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8"))["rows"] for path in sorted(results.glob("*.json"))}
     lines = []
     for benchmark, name, what in _HEADLINES:
@@ -135,7 +135,7 @@ def headlines(results: Path = RESULTS) -> str:
 
 
 def environments_table(results: Path = RESULTS) -> str:
-    """The part of docs/environments.md between its marks."""
+    """Return the part of docs/environments.md between its marks."""
     document = json.loads((results / "envs.json").read_text(encoding="utf-8"))
     figures: dict[str, dict[str, dict[str, Any]]] = {}
     for row in document["rows"]:
@@ -159,7 +159,7 @@ def environments_table(results: Path = RESULTS) -> str:
 
 
 def capacity_tables(results: Path = RESULTS) -> str:
-    """The part of docs/capacity.md between its marks."""
+    """Return the part of docs/capacity.md between its marks."""
     document = json.loads((results / "costs.json").read_text(encoding="utf-8"))
     parts = [_origin("costs", document)]
     parts += [f"### {env}\n\n{summary_table(env, results)}" for env in LOADS]
@@ -169,22 +169,22 @@ def capacity_tables(results: Path = RESULTS) -> str:
 
 
 def with_environments(page: str, results: Path = RESULTS) -> str:
-    """The page with its table renewed."""
+    """Return the page with a new table."""
     return _renewed(page, environments_table(results))
 
 
 def with_capacity(page: str, results: Path = RESULTS) -> str:
-    """The page with its tables renewed."""
+    """Return the page with new tables."""
     return _renewed(page, capacity_tables(results))
 
 
 def with_methods(page: str, results: Path = RESULTS) -> str:
-    """The page with its tables renewed."""
+    """Return the page with new tables."""
     return _renewed(page, methods_section(results))
 
 
 def with_search(page: str, results: Path = RESULTS) -> str:
-    """The page with its tables renewed."""
+    """Return the page with new tables."""
     figures = f"{search_section(results)}\n\n### Learned from, on a hard level\n\n{learned_section(results)}"
     return _renewed(page, figures)
 

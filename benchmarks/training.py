@@ -1,4 +1,4 @@
-"""Runs of a grid: each is made once, and one that was interrupted goes on."""
+"""Runs of a grid: each is made once, and an interrupted run goes on."""
 
 import os
 import subprocess
@@ -23,14 +23,14 @@ def train(
     changes: Sequence[str] = (),
     settings: Mapping[str, str] = _NONE,
 ) -> None:
-    """Run `gymfleet train`, or resume it; a finished run is as it was, unless it is to be made `fresh`.
+    """Run or resume `gymfleet train`; a finished run stays as it was, unless `fresh` is set.
 
     Args:
-        directory: of the run. Its recipe is written beside it.
-        recipe: what is run.
+        directory: of the run. Its recipe is written next to it.
+        recipe: the recipe to run.
         seed: of the run.
         fresh: whether to begin anew.
-        changes: of the recipe, as KEY=VALUE.
+        changes: to the recipe, as KEY=VALUE.
         settings: environment variables of the services.
     """
     if (directory / "summary.json").is_file() and not fresh:

@@ -1,4 +1,4 @@
-"""BabyAI whose steps take time and no processor: what a browser, a build or another company's service does to a run."""
+"""BabyAI with steps that take time but no processor, like those of a browser, a build or another company's service."""
 
 import math
 import random
@@ -10,20 +10,20 @@ from gymfleet_envs.babyai.tasks import BabyAITask
 from gymfleet_envs.environment import Options, Outcome
 
 _SIGMA = 1.3
-"""Of the logarithm: a step of the slowest task in a hundred takes 20 times as long as the median's."""
+"""Standard deviation of the logarithm: a step of the slowest task in a hundred takes 20 times the median."""
 SLOW_Z = 1.2816
-"""Tasks above this are the slowest tenth."""
+"""Tasks with a slowness above this are the slowest tenth."""
 
 
 class WaitingOptions(Options):
     """How long a step takes."""
 
     median_s: float = 0.25
-    """Of tasks; each task has a length of its own, drawn from a lognormal distribution."""
+    """The median over tasks; each task has its own step time, drawn from a lognormal distribution."""
 
 
 def slowness(task: BabyAITask) -> float:
-    """Return the logarithm of how many times the median a task's steps take, in standard deviations."""
+    """Return the logarithm of a task's step time relative to the median, in standard deviations."""
     return random.Random(f"waiting/{task.level}/{task.seed}").gauss(0.0, 1.0)
 
 

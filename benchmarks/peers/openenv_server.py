@@ -1,4 +1,4 @@
-"""The trivial environment on OpenEnv's own server, for the peers' virtual environment, which has nothing of ours."""
+"""The trivial environment on OpenEnv's own server, for the peers' virtual environment, which has none of our code."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from openenv.core.env_server import Action, Environment, Observation, State, cre
 
 
 class EchoAction(Action):
-    """What to echo."""
+    """The message to echo."""
 
     message: str
 
@@ -27,18 +27,18 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
         self._state = State(episode_id=None, step_count=0)
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> EchoObservation:
-        """Begin."""
+        """Begin an episode."""
         self._state = State(episode_id=episode_id, step_count=0)
         return EchoObservation(text=f"ready {seed}")
 
     def step(self, action: EchoAction, **_: Any) -> EchoObservation:
-        """Echo."""
+        """Echo the action."""
         self._state.step_count += 1
         return EchoObservation(text=f"{action.message} {self._state.step_count}", reward=1.0)
 
     @property
     def state(self) -> State:
-        """Id and count."""
+        """The episode's id and step count."""
         return self._state
 
 

@@ -1,6 +1,6 @@
-"""SFT and DPO by TRL on tokens that are given, for `bench_trl`: `python trl_trainers.py JOB`, with TRL's environment.
+"""SFT and DPO by TRL on given tokens, for `bench_trl`: `python trl_trainers.py JOB`, in TRL's environment.
 
-The job is a JSON file; what is printed last is a JSON line with the loss and the seconds of each update.
+The job is a JSON file; the last line of output is JSON with the loss and the seconds of each update.
 """
 
 import json
@@ -16,7 +16,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 
 class GivenPairs(DPOTrainer):
-    """Takes pairs that are tokens already."""
+    """A DPO trainer for pairs that are already tokens."""
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
@@ -30,11 +30,11 @@ class Clock(TrainerCallback):
         self.started = 0.0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Begin."""
+        """Start the clock."""
         self.started = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """End."""
+        """Record the seconds of the update."""
         self.seconds.append(time.perf_counter() - self.started)
 
 

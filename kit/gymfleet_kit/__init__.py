@@ -1,1 +1,1 @@
-"""What every service needs and none should write twice."""
+"""Code that every service needs and none should duplicate."""

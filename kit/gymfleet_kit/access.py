@@ -1,4 +1,4 @@
-"""Who may call a service: holders of its key, and no web page that its operator did not name.
+"""Access rules of a service: holders of its key may call it, and no web page that its operator did not name.
 
 Every page that a browser shows can send requests to this machine and open sockets to it, and a page whose
 name starts to resolve to this machine (DNS rebinding) can even read the answers. The rules here apply to
@@ -50,7 +50,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The key is valid, but not for this; or a web page calls that may not."""
+    """The key is valid, but not for this; or the caller is a web page that may not call."""
 
     type = problems.FORBIDDEN
     title = "The API key does not allow this"
@@ -58,7 +58,7 @@ class Forbidden(ServiceError):
 
 
 class ForeignPage(Forbidden):
-    """A web page calls that the operator did not name, or under a name of the service that he did not."""
+    """The caller is a web page, or uses a name of the service, that the operator did not list."""
 
     title = "Web pages of other hosts may not use this service"
 
@@ -70,15 +70,15 @@ class AccessRules:
     api_key: SecretStr | None = None
     """Required everywhere but on `OPEN_PATHS`; if there is none, the app or the network decides who may call."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names of the service besides `localhost` and IP addresses; `*.example.com` stands for all names below it."""
+    """Names of the service in addition to `localhost` and IP addresses; `*.example.com` covers all names below it."""
     allowed_origins: tuple[str, ...] = ()
-    """Web pages that may call, as `https://host[:port]`, besides those of this machine and the service's own."""
+    """Web pages that may call, as `https://host[:port]`, in addition to those of this machine and of the service."""
     open_prefixes: tuple[str, ...] = ()
     """Prefixes of further paths that need no key."""
 
 
 class AccessMiddleware:
-    """Refuse HTTP requests and WebSocket handshakes by `AccessRules`, before anything of them is read."""
+    """Refuse HTTP requests and WebSocket handshakes by `AccessRules`, before reading anything of them."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app = app
@@ -91,11 +91,11 @@ class AccessMiddleware:
         self._hosts: dict[bytes, bool] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, or answer why it is refused."""
+        """Serve the request, or answer with the reason for its refusal."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        # The last of repeated headers counts: these rules are against browsers, which repeat none.
+        # Of repeated headers the last counts: these rules guard against browsers, which repeat none.
         headers = dict(scope["headers"])
         refused = self._foreign(scope, headers)
         if refused is None and (origin := headers.get(b"origin")) in self._origins and scope["type"] == "http":
@@ -111,7 +111,7 @@ class AccessMiddleware:
             await problem_response(refused.problem(), refused.headers())(scope, receive, send)
 
     def _foreign(self, scope: Scope, headers: Headers) -> ServiceError | None:
-        """Return why a foreign web page is refused, judged by its name and by the host that it means to call."""
+        """Return why a foreign web page is refused, by its origin and the host that it calls; None if it is not."""
         host = headers.get(b"host")
         if host is not None and not self._is_own_name(host):
             return ForeignPage(

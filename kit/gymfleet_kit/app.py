@@ -38,7 +38,7 @@ class NotReady(TryLater):
 
 
 class _BodyLimit:
-    """Refuse bodies over a limit, whether or not they announce their length."""
+    """Refuse bodies larger than a limit, whether or not they announce their length."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
@@ -95,7 +95,7 @@ def create_app(
 ) -> FastAPI:
     """Return an app with `/healthz`, `/readyz` and `/metrics`. `ready` raises `NotReady` until the engine answers.
 
-    `access` says who may call; without it, only this machine may, and no web page of another host.
+    `access` sets who may call; by default, only this machine, and no web page of another host.
     `measure` reads further metrics at each scrape; it must return within seconds and must not raise.
     """
     app = FastAPI(

@@ -1,7 +1,7 @@
-"""A chat completions endpoint, OpenAI's or one that speaks like it.
+"""A chat completions endpoint, OpenAI's or a compatible one.
 
-Whatever is at the other end is not trusted: answers are bounded in size and time, and only a text that is not empty
-counts as one. The key appears in the request's header and nowhere else.
+The other end is not trusted: answers are bounded in size and time, and only a non-empty text counts as an answer. The
+key appears only in the request's header.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, Posi
 from gymfleet_kit.retries import Retries
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""Of an endpoint's whole answer."""
+"""The most bytes of an endpoint's whole answer."""
 _MAX_KEY_BYTES: Final = 4096
 _ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 60.0
-"""An endpoint that asks for a longer one is not asked again."""
+"""The longest pause: an endpoint that asks for a longer one is not asked again."""
 _PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another try may succeed."""
 _OK: Final = 200
@@ -46,34 +46,34 @@ ShownUrl: TypeAlias = Annotated[HttpUrl, AfterValidator(_without_secrets)]
 
 
 class ModelEndpoint(BaseModel):
-    """Who answers, as operators set it."""
+    """The endpoint of a model, as set by operators."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: ShownUrl
-    """Of OpenAI's chat completions or of a server that speaks like it: `https://host/v1/chat/completions`."""
+    """URL of OpenAI's chat completions or of a compatible server: `https://host/v1/chat/completions`."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    """Its name there."""
+    """The model's name there."""
     key_file: Path | None = None
     """A file with the API key, sent as a bearer token."""
     key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")] | None = None
-    """Instead: the environment variable that has the key."""
+    """Alternatively, the environment variable that has the key."""
     timeout_s: PositiveFloat = 20.0
-    """For one answer, of which there are up to three tries."""
+    """Time limit for one answer; there are up to three tries."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """By default the endpoint's own."""
+    """Sampling temperature; by default the endpoint's own."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Calls that a process makes at once; more wait."""
+    """Calls that a process makes at once; further calls wait."""
 
     @model_validator(mode="after")
     def one_key(self) -> Self:
-        """A key is in a file or in a variable."""
+        """Require the key to be in a file or in a variable, not both."""
         if self.key_file is not None and self.key_env is not None:
             raise ValueError("give key_file or key_env, not both")
         return self
 
     def key(self) -> str | None:
-        """Return the API key; None where there is none. Raises `KeyUnreadable`."""
+        """Return the API key; None if there is none. Raises `KeyUnreadable`."""
         if self.key_env is not None:
             return _checked_key(os.environ.get(self.key_env, ""), f"the variable {self.key_env}")
         return None if self.key_file is None else read_key(self.key_file)
@@ -101,32 +101,32 @@ def _checked_key(key: str, place: str) -> str:
 
 
 class NoModelAnswer(Exception):
-    """Nobody gave a usable answer, though asked several times. The message says who, and why."""
+    """The endpoint gave no usable answer in several tries. The message names it and says why."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        """With which the request was refused for good; None for any other reason."""
+        """The status with which the request was refused for good; None for any other reason."""
 
 
 class ModelReply(NamedTuple):
-    """What a model replied, and what that took."""
+    """A model's reply, and its tokens."""
 
     text: str
     prompt_tokens: int | None
-    """None where the endpoint does not say."""
+    """None if the endpoint does not report it."""
     completion_tokens: int | None
-    """Likewise."""
+    """None if the endpoint does not report it."""
     reasoning: str = ""
-    """What it thought before, where the endpoint tells that apart from the text."""
+    """Its thoughts before the reply, if the endpoint separates them from the text."""
     cut: bool = False
-    """It ended because it had `max_tokens`."""
+    """Whether it was cut off at `max_tokens`."""
     reasoning_tokens: int | None = None
-    """Of `completion_tokens` those that it thought; None where the endpoint does not say."""
+    """The part of `completion_tokens` spent on thoughts; None if the endpoint does not report it."""
 
 
 class _NoAnswer(Exception):
-    """No usable answer; another try may bring one, after `pause_s` if the endpoint says so."""
+    """No usable answer; another try may bring one, after `pause_s` if the endpoint gives it."""
 
     def __init__(self, reason: str, pause_s: float | None = None) -> None:
         super().__init__(reason)
@@ -144,9 +144,9 @@ class _Refused(_NoAnswer):
 class _Message(msgspec.Struct):
     content: str | None = None
     reasoning_content: Any = None
-    """Of vLLM and DeepSeek."""
+    """The key of vLLM and DeepSeek."""
     reasoning: Any = None
-    """Of OpenRouter."""
+    """The key of OpenRouter."""
 
 
 class _Choice(msgspec.Struct):
@@ -172,13 +172,13 @@ class _Usage(msgspec.Struct):
     prompt_tokens: _NumTokens | None = None
     completion_tokens: _NumTokens | None = None
     reasoning_tokens: _NumTokens | None = None
-    """Of endpoints that give it no place of its own."""
+    """The count of endpoints that do not nest it in details."""
     completion_tokens_details: _Details | None = None
-    """Of OpenAI and vLLM."""
+    """The details of OpenAI and vLLM."""
 
     @property
     def reasoning(self) -> int | None:
-        """Return the tokens that were thought."""
+        """Return the number of tokens spent on thoughts."""
         details = self.completion_tokens_details
         told = None if details is None else details.reasoning_tokens
         return self.reasoning_tokens if told is None else told
@@ -193,8 +193,8 @@ class ChatEndpoint:
     """Asks one endpoint, in one event loop.
 
     Args:
-        label: for whom it is asked, for the log.
-        settings: who answers.
+        label: the purpose of the calls, for the log.
+        settings: the endpoint.
     """
 
     def __init__(self, label: str, settings: ModelEndpoint) -> None:
@@ -238,12 +238,12 @@ class ChatEndpoint:
         """Return the model's reply. Raises `NoModelAnswer`.
 
         Args:
-            messages: what it is told.
-            max_tokens: that the reply may have.
+            messages: the conversation.
+            max_tokens: the most tokens of the reply.
             deadline: by the monotonic clock.
-            before_try: awaited before each request; what it raises ends the call.
+            before_try: awaited before each request; an exception from it ends the call.
             more: further keys of the request.
-            reasoning_is_enough: an answer with reasoning, and without a text, is one: the text is "" then.
+            reasoning_is_enough: accept an answer with reasoning but without a text; the text is then "".
         """
         body = _encode({**self._body, "messages": messages, "max_tokens": max_tokens, **(more or {})})
         left_s = deadline - time.monotonic()
@@ -326,6 +326,6 @@ def _usage(said: msgspec.Raw) -> _Usage:
 
 
 def _pause_s(response: httpx.Response) -> float | None:
-    """Return the pause in seconds that the endpoint asks for, where it gives one as a number."""
+    """Return the pause in seconds that the endpoint asks for, if it gives it as a number."""
     asked = response.headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdigit() and len(asked) <= _MAX_DIGITS else None

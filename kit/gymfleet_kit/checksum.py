@@ -1,6 +1,6 @@
-"""A checksum of tensors' bytes that is computed where they are, on a CPU or a GPU.
+"""A checksum of tensors' bytes, computed where they are, on a CPU or a GPU.
 
-It is for accidents: torn, swapped or lost bytes. Who means harm can make other bytes with the same sums.
+It is for accidents: torn, swapped or lost bytes. An attacker can make other bytes with the same sums.
 """
 
 from typing import Final, Protocol, Self, SupportsInt
@@ -10,13 +10,13 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Words(Protocol):
-    """What is needed of a tensor of int64, (N,), whose sums and products wrap around; torch is not imported here."""
+    """The methods needed of an int64 tensor (N,), whose sums and products wrap around; torch is not imported here."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, rows: slice, /) -> Self: ...
     def __mul__(self, other: Self, /) -> Self: ...
     def sum(self) -> SupportsInt:
-        """Return the sum of all."""
+        """Return the sum of all words."""
 
     def cumsum(self, dim: int, /) -> Self:
         """Return running sums."""
@@ -26,13 +26,13 @@ class Words(Protocol):
 
 
 class Checksum:
-    """The checksum of words that come one part after the other."""
+    """The checksum of words that come in consecutive parts."""
 
     def __init__(self) -> None:
         self._total = self._placed = self._length = 0
 
     def add(self, words: Words) -> None:
-        """Take the words that follow."""
+        """Add the next words."""
         places = words.new_ones(min(_CHUNK, len(words))).cumsum(0)
         for start in range(0, len(words), _CHUNK):
             part = words[start : start + _CHUNK]
@@ -42,12 +42,12 @@ class Checksum:
         self._length += len(words)
 
     def digits(self) -> str:
-        """Return 32 hexadecimal digits: the sum of all words and that of each times its place from 1, modulo 2^64."""
+        """Return 32 hexadecimal digits: the sums of all words, and of each word times its place from 1, modulo 2^64."""
         return f"{self._total & _MASK:016x}{self._placed & _MASK:016x}"
 
 
 def checksum(words: Words) -> str:
-    """Return the digits of words that are there as a whole."""
+    """Return the digits of words given as a whole."""
     whole = Checksum()
     whole.add(words)
     return whole.digits()

@@ -1,4 +1,4 @@
-"""How an agent went about a task, whatever came of it: what components reward and measurements report."""
+"""How an agent went about a task, whatever the outcome; components reward it and measurements report it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from gymfleet_contracts.trajectory import Turn
 
 
 class Mistakes(NamedTuple):
-    """Replies that asked for no action, or for one that the environment did not understand."""
+    """Replies without an action, or with one that the environment did not understand."""
 
     made: int
     mended: int
-    """Those after which a reply was understood soon enough."""
+    """Mistakes after which a reply was understood soon enough."""
 
 
 def is_understood(turn: Turn) -> bool:
-    """Return whether a reply asked for an action that the environment understood."""
+    """Return whether a reply has an action that the environment understood."""
     return turn.action is not None and turn.action_valid
 
 
@@ -27,9 +27,9 @@ def mistakes(turns: Sequence[Turn], *, within: int = 1) -> Mistakes:
 
 
 def num_useful(turns: Sequence[Turn]) -> int:
-    """Count the replies whose action was understood and was not taken in vain before.
+    """Count the replies whose action was understood and not taken in vain.
 
-    An action is in vain where the same one was already taken upon the same observation: it can tell nothing new.
+    An action is in vain if the same one was already taken on the same observation: it can reveal nothing new.
     """
     taken = {(turn.observation, turn.action) for turn in turns if is_understood(turn)}
     return len(taken)

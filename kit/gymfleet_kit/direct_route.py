@@ -1,8 +1,8 @@
-"""Routes for the hot path: declared and documented with FastAPI, but called without it where it adds nothing.
+"""Routes for the hot path: declared and documented with FastAPI, but called without it if it adds nothing.
 
 FastAPI spends some hundred microseconds of a request on resolving dependencies and on
 contexts for generators that few endpoints have. A direct route does only what its endpoint
-needs, and passes to FastAPI what it cannot read, so that refusals look the same everywhere.
+needs, and passes requests that it cannot read to FastAPI, so that refusals look the same everywhere.
 """
 
 import inspect
@@ -30,7 +30,7 @@ class _Plan:
     body: str | None
     read: Callable[[bytes], Any]
     dependencies: tuple[tuple[str, str, Dependency], ...]
-    """Name in the endpoint, name of the dependency's own parameter, the dependency."""
+    """For each dependency: its name in the endpoint, the name of its own parameter, and itself."""
 
 
 class DirectRoute(APIRoute):
@@ -102,7 +102,7 @@ def _plan(dependant: Dependant, endpoint: Callable[..., Any]) -> _Plan | None:
 
 
 def _wants_more(dependant: Dependant) -> bool:
-    """Return whether it takes arguments that only FastAPI can provide."""
+    """Return whether the endpoint takes arguments that only FastAPI can provide."""
     fields = dependant.query_params or dependant.header_params or dependant.cookie_params
     given = dependant.response_param_name or dependant.background_tasks_param_name
     return bool(fields or given or dependant.security_scopes_param_name or dependant.websocket_param_name)

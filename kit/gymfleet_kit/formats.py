@@ -1,4 +1,4 @@
-"""Which reply format a recipe or a request means, with its options, and checked in all that it answers."""
+"""The reply format of a recipe or a request, with its options, and with all its answers checked."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeGuard
@@ -15,7 +15,7 @@ FORMATS: Final = PluginKind[ReplyFormat[Any]]("format", (ReplyFormat,), "gymflee
 
 
 class FormatFailed(PluginError):
-    """A reply format raised, or answered nonsense: the model is not to be blamed for it."""
+    """A reply format raised, or answered nonsense: the model is not to blame."""
 
 
 class CheckedFormat:
@@ -29,7 +29,7 @@ class CheckedFormat:
         self.complaint: str = self._asked("complaint", str)
 
     def with_tools(self, tools: tuple[Tool, ...]) -> "CheckedFormat":
-        """Return the format as it is for an environment that declares these tools."""
+        """Return the format for an environment that declares these tools."""
         try:
             plugin = self.plugin.with_tools(tools)
         except (Exception, SystemExit) as error:
@@ -38,21 +38,21 @@ class CheckedFormat:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Return the functions that the model's chat template is to declare."""
+        """Return the functions for the model's chat template to declare."""
         return self.plugin.tools
 
     def parse(self, text: str) -> ParsedReply:
-        """Take a text apart."""
+        """Parse a text."""
         return self._read("parse", self.plugin.parse, text)
 
     def read(self, reply: ModelReply) -> ParsedReply:
-        """Take a reply apart."""
+        """Parse a reply."""
         if type(self.plugin).read is ReplyFormat.read:
             return self.parse(reply.content).within(reply)
         return self._read("read", self.plugin.read, reply)
 
     def compose(self, thought: str, action: str, *, thinks: bool) -> ModelReply:
-        """Write a reply, with its thoughts where the chat template has a place for them."""
+        """Write a reply, with its thoughts in the place that the chat template has for them, if any."""
         is_own = type(self.plugin).compose is not ReplyFormat.compose
         try:
             reply = self.plugin.compose(thought, action, thinks=thinks)
@@ -73,7 +73,7 @@ class CheckedFormat:
         return parsed
 
     def render(self, thought: str, action: str, notes: Mapping[str, str] | None = None) -> str:
-        """Write a reply, with those of the notes that the format has a place for."""
+        """Write a reply, with those notes for which the format has a place."""
         try:
             text = self.plugin.render_notes(thought, action, notes) if notes else self.plugin.render(thought, action)
         except (Exception, SystemExit) as error:
@@ -83,7 +83,7 @@ class CheckedFormat:
         return text
 
     def _asked(self, name: str, kind: type) -> Any:
-        """Return an attribute that must be of this kind, and not empty."""
+        """Return an attribute, which must have type `kind` and not be empty."""
         try:
             value = getattr(self.plugin, name)
         except (Exception, SystemExit) as error:
@@ -99,7 +99,7 @@ class CheckedFormat:
 
 
 def _reply_fault(parsed: object) -> str:
-    """Return why this is no parsed reply, or an empty string if it is one."""
+    """Return why this is not a parsed reply, or an empty string if it is one."""
     if type(parsed) is not ParsedReply:
         return f"{type(parsed).__name__} instead of a ParsedReply"
     if not _is_text(parsed.thought):
@@ -120,7 +120,7 @@ def _action_fault(parsed: ParsedReply) -> str:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Return whether this can be sent: half a surrogate pair cannot."""
+    """Return whether this is text that can be sent; half a surrogate pair cannot."""
     if not isinstance(value, str):
         return False
     if value.isascii():
@@ -133,9 +133,9 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def format_of(section: FormatSection, *, offered: Collection[str] | None = None) -> CheckedFormat:
-    """Return the format. With `offered` the section came over the wire: see `PluginKind.offered`.
+    """Return the format. `offered` is given if the section came over the wire: see `PluginKind.offered`.
 
-    Raises `PluginError` for one that does not exist, for options that it does not take, and if it cannot ask.
+    Raises `PluginError` if it does not exist, does not take the options, or cannot be made.
     """
     kind = FORMATS.find(section.use) if offered is None else FORMATS.offered(section.use, offered)
     options = checked_options(options_of(kind), section.options, table="rollout.format", owner=section.use)

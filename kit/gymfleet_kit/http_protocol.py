@@ -1,7 +1,7 @@
-"""uvicorn's HTTP/1.1 with limits for what a caller may leave unfinished: a head, a body, a silent connection.
+"""uvicorn's HTTP/1.1 with limits on unfinished requests: an incomplete head or body, or a silent connection.
 
-Otherwise a caller that sends half a request on each of its connections would hold them for ever, and a head without
-an end would fill the memory. A request that arrives whole, as from every ordinary client, starts no timer here.
+Otherwise a caller that sends half a request on each of its connections would hold them for ever, and an endless head
+would fill the memory. A request that arrives whole, as from every ordinary client, starts no timer here.
 """
 
 from asyncio import BaseTransport, TimerHandle
@@ -17,7 +17,7 @@ MAX_HEADERS: Final = 128
 MAX_URL_BYTES: Final = 16 * 1024
 BODY_GRACE_S: Final = 15.0
 MIN_BODY_BYTES_PER_S: Final = 1024
-"""The rate at which a body that is incomplete after `BODY_GRACE_S` must at least have arrived."""
+"""The least rate at which a body must have arrived if it is incomplete after `BODY_GRACE_S`."""
 
 _TIMEOUT: Final = b"408 Request Timeout"
 _HEAD_TOO_LARGE: Final = b"431 Request Header Fields Too Large"
@@ -25,7 +25,7 @@ _URL_TOO_LONG: Final = b"414 URI Too Long"
 
 
 class _Part(Enum):
-    """The part of a request that the connection is in the middle of."""
+    """The unfinished part of a request on a connection."""
 
     NOTHING = auto()
     HEAD = auto()
@@ -42,7 +42,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._timed: _Part | None = None
         self._num_bytes = 0
-        """Bytes of the part so far; those of a body that came before the timer do not count."""
+        """Bytes of the part so far; bytes of a body from before the timer do not count."""
         self._body_since = 0.0
         self._refusal = b""
 
@@ -57,7 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data, and watch what is still unfinished then."""
+        """Parse the data, and watch the part that is still unfinished."""
         before = self._part
         super().data_received(data)
         if self._part is _Part.WEBSOCKET or self.transport.is_closing():
@@ -77,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._watch(_Part.HEAD)  # empty lines between requests have stopped uvicorn's timer
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over to another protocol."""
+        """Pass the connection to another protocol."""
         self._part = _Part.WEBSOCKET
         self._watch(None)
         super().handle_websocket_upgrade()
@@ -88,7 +88,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Note that the head is complete; one that is too large ends the parsing with an error."""
+        """Note that the head is complete; a head that is too large ends the parsing with an error."""
         if len(self.headers) > MAX_HEADERS:
             self._refusal = _HEAD_TOO_LARGE
         elif len(self.url) > MAX_URL_BYTES:
@@ -125,11 +125,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(BODY_GRACE_S, self._look_at_body)
 
     def _head_half_late(self) -> None:
-        # Use two steps, so that a loop that was held up reads what has arrived meanwhile before it judges.
+        # Use two steps, so that a loop that was held up reads the data that has arrived before it judges.
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S / 2, self._head_late)
 
     def _head_late(self) -> None:
-        # Browsers open connections in advance, and would take any answer as that to their next request.
+        # Browsers open connections in advance, and would take any answer for that to their next request.
         if self._part is _Part.HEAD:
             self._refuse(_TIMEOUT)
         else:

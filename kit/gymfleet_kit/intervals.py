@@ -8,7 +8,7 @@ Z_95: Final = 1.959963984540054
 
 
 def wilson_interval(successes: float, trials: int, z: float = Z_95) -> tuple[float, float]:
-    r"""Wilson's score interval for a binomial proportion.
+    r"""Return Wilson's score interval for a binomial proportion.
 
     .. math::
         \frac{\hat p + z^2/2n}{1 + z^2/n} \pm

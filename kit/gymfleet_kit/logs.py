@@ -41,7 +41,7 @@ def configure_logs(service: str, *, level: str = "INFO", json: bool = True) -> N
 
 
 def add_trace_id(_: object, __: str, event: EventDict) -> EventDict:
-    """Add the trace id, which is looked up only for lines that are written, not bound for each request."""
+    """Add the trace id. It is looked up only for lines that are written, instead of being bound for each request."""
     if (trace := current_trace()) is not None:
         event.setdefault("trace_id", trace.split("-")[1])
     return event

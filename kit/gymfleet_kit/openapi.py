@@ -11,7 +11,7 @@ _BODY_FAILURES: Final = {"400": "The body is not JSON in UTF-8", "413": "The bod
 
 
 def complete_openapi(app: FastAPI) -> None:
-    """Let `app` serve a document that names every status that the kit itself answers."""
+    """Make `app` serve a document that names every status with which the kit itself answers."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _declare_body_failures(operation: dict[str, Any]) -> None:
 
 
 def _round_bounds(node: Any) -> None:
-    """Correct bounds, which FastAPI's model of a schema holds as floats: 2**63 would be written rounded up."""
+    """Make whole bounds integers again: FastAPI's model of a schema holds them as floats, and would round 2**63 up."""
     if isinstance(node, dict):
         for name in _BOUNDS:
             bound = node.get(name)

@@ -1,7 +1,7 @@
 """A page on which a person plays an environment as an agent does: over the session API, with the same observations.
 
-It is served by env servers and gateways. It gets the environment's name from its own
-address, and everything else from the session API on the same host.
+Env servers and gateways serve it. It gets the environment's name from its own address,
+and everything else from the session API on the same host.
 """
 
 import secrets

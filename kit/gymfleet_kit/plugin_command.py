@@ -1,4 +1,4 @@
-"""`SERVICE describe KIND` and `SERVICE check KIND`: what a service's plug-ins are, for those who cannot import them."""
+"""`SERVICE describe KIND` and `SERVICE check KIND`: facts about a service's plug-ins for programs without its code."""
 
 import argparse
 import contextlib
@@ -18,21 +18,21 @@ PLUGIN_COMMANDS: Final = {
 
 @dataclass(frozen=True)
 class PluginRoom:
-    """One kind of plug-in, where it lives."""
+    """One kind of plug-in, in the service that runs it."""
 
     kind: PluginKind[Any]
     examine: Callable[[str], list[str]] | None = None
-    """Returns a line for each promise that a plug-in breaks. Raises `PluginError` for one that cannot be used.
+    """Returns a line for each promise that a plug-in breaks. Raises `PluginError` if the plug-in cannot be used.
 
-    None where it is a server that makes the promises, which is tried from outside.
+    None if a server makes the promises, which are then checked from outside.
     """
 
 
 def plugin_command(program: str, rooms: Mapping[str, Callable[[], PluginRoom]], argv: Sequence[str]) -> bool:
-    """Carry out `describe` or `check`, if that is what `argv` asks for, and return whether it is.
+    """Carry out `describe` or `check` if `argv` asks for it; return whether it does.
 
-    For each reference, without any for each name, it prints a line of JSON: a `PluginDescription` or the `faults`, or
-    under `error` the reason why there is neither. A room is called for only when it is needed, as it may import much.
+    For each reference, or for each name if none is given, it prints a line of JSON: a `PluginDescription`, `faults`, or
+    the reason for having neither, under `error`. A room is made only when it is needed, as it may import much.
     """
     if not argv or argv[0] not in PLUGIN_COMMANDS:
         return False

@@ -1,6 +1,6 @@
-"""How a plug-in is found: by a name, by `package.module:Class`, or by the path of a file.
+"""Find plug-ins: by a name, by `package.module:Class`, or by the path of a file.
 
-A name is that of one that comes with gymfleet, or of one that an installed package declares as an entry point.
+A name belongs to a plug-in that comes with gymfleet, or to one that an installed package declares as an entry point.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _SHOWN: Final = 80
 ASCENDING: Final = "x-ascending"
-"""A keyword for the JSON Schema of options: the names of numbers of which none may exceed the next."""
+"""A keyword for the JSON Schema of options: a list of names of numbers, none of which may exceed the next."""
 Base = TypeVar("Base")
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
@@ -35,46 +35,46 @@ class PluginError(Exception):
 
 @dataclass(frozen=True)
 class PluginKind(Generic[Base]):
-    """One kind of thing that people add, such as algorithms."""
+    """One kind of plug-in, such as algorithms."""
 
     name: str
-    """In the singular: it stands in messages."""
+    """The name in the singular, for messages."""
     bases: tuple[type[Base], ...]
     """A plug-in is a concrete subclass of one of these."""
     package: str
-    """The package with those that come with gymfleet: one module or folder for each, under the plug-in's name."""
+    """The package with the plug-ins that come with gymfleet: a module or folder for each, under the plug-in's name."""
     module: str = ""
-    """Where the class is within a folder of that package; empty where each plug-in is a module."""
+    """The module with the class in each folder of that package; empty if each plug-in is a module."""
     extra: str = ""
-    """The installation extra with what a plug-in that comes with gymfleet imports; `{}` stands for its name."""
+    """The installation extra with the imports of a plug-in that comes with gymfleet; `{}` stands for its name."""
     family: Callable[[str], str] = str
-    """What stands for the name there, where several share an extra."""
+    """Returns what replaces `{}` for a plug-in's name, if several plug-ins share an extra."""
 
     @property
     def export(self) -> str:
-        """Return the name by which a module with several classes says which one it means."""
+        """Return the name of the variable by which a module with several classes exports one of them."""
         return self.name.upper()
 
     @property
     def group(self) -> str:
-        """Return the group of entry points in which packages declare theirs."""
+        """Return the group of entry points in which packages declare plug-ins of this kind."""
         return f"gymfleet.{self.plural}"
 
     @property
     def plural(self) -> str:
-        """Return the name of several."""
+        """Return the name in the plural."""
         return plural_of(self.name)
 
     def included(self) -> list[str]:
-        """Return the names of those that come with gymfleet, sorted, without importing them."""
+        """Return the names of the plug-ins that come with gymfleet, sorted, without importing them."""
         return included(self.package, self.module)
 
     def names(self) -> list[str]:
-        """Return the names of all that exist here, sorted, without importing them. Raises `PluginError`."""
+        """Return the names of all plug-ins here, sorted, without importing them. Raises `PluginError`."""
         return sorted({*self.included(), *self._installed()})
 
     def find(self, reference: str) -> type[Base]:
-        """Return the class that a reference means. Raises `PluginError`."""
+        """Return the class that a reference names. Raises `PluginError`."""
         if is_path(reference):
             return self._exported(self._from_file(Path(reference)), reference)
         if ":" in reference:
@@ -91,9 +91,9 @@ class PluginKind(Generic[Base]):
         return self._exported(self._imported(self._module_of(reference), reference), reference)
 
     def offered(self, reference: str, more: Collection[str]) -> type[Base]:
-        """Return the class of a name, or of one of the references in `more`. Raises `PluginError` for any other.
+        """Return the class of a name, or of a reference that is in `more`. Raises `PluginError` for any other.
 
-        For references that come over the wire: whoever may send a request must not choose the code that is imported.
+        For references that come over the wire: the sender of a request must not choose the code that is imported.
         """
         if _NAME.fullmatch(reference) is None and reference not in more:
             raise PluginError(
@@ -109,7 +109,7 @@ class PluginKind(Generic[Base]):
         return ".".join(part for part in (self.package, name, self.module) if part)
 
     def _installed(self) -> dict[str, EntryPoint]:
-        """Return what packages declare. Raises `PluginError` for a name that two have, or that gymfleet has itself."""
+        """Return the entry points by name. Raises `PluginError` if two packages, or one and gymfleet, share a name."""
         found: dict[str, EntryPoint] = {}
         included = self.included()
         for point in declared(self.group):
@@ -138,7 +138,7 @@ class PluginKind(Generic[Base]):
     def _from_file(self, path: Path) -> ModuleType:
         if not path.is_file():
             raise PluginError(f"there is no file {path}")
-        # By place and content, so that equal names do not meet, and a file is imported once.
+        # By path and content, so that files of one name do not collide, and a file is imported once.
         identity = hashlib.sha256(f"{path.resolve()}\0{hash_of(path)}".encode()).hexdigest()[:12]
         module_name = f"gymfleet_local_{path.stem}_{identity}"
         if (known := sys.modules.get(module_name)) is not None:
@@ -156,7 +156,7 @@ class PluginKind(Generic[Base]):
         return module
 
     def _exported(self, module: ModuleType, reference: str) -> type[Base]:
-        """Return what the module says that it exports, else the only plug-in that it defines."""
+        """Return the class that the module exports explicitly, else the only plug-in that it defines."""
         found = getattr(module, self.export, None)
         if found is None:
             own = [
@@ -188,14 +188,14 @@ def declared(group: str) -> EntryPoints:
     return _entry_points(group, tuple(map(_place_of, sys.path)))
 
 
-# All installed packages are looked at, which is slow; to install one changes the directory that it comes to.
+# Looking at all installed packages is slow; installing one changes the modification time of its directory.
 @lru_cache(maxsize=32)
 def _entry_points(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:  # noqa: ARG001 - where it looks
     return entry_points(group=group)
 
 
 def _place_of(directory: str) -> tuple[str, int]:
-    """Return a directory, and when something was last added to it or removed."""
+    """Return a directory, and the time at which an entry was last added to it or removed."""
     try:
         return directory, Path(directory or ".").stat().st_mtime_ns
     except OSError:
@@ -203,7 +203,7 @@ def _place_of(directory: str) -> tuple[str, int]:
 
 
 class PluginDescription(BaseModel):
-    """What others must know of a plug-in without importing it, which may take seconds."""
+    """The facts that others need about a plug-in without importing it, which may take seconds."""
 
     kind: str
     reference: str
@@ -212,9 +212,9 @@ class PluginDescription(BaseModel):
     options: dict[str, JsonValue]
     """The JSON Schema of its options."""
     facts: dict[str, JsonValue]
-    """What it asks of the rest of a recipe."""
+    """Its requirements on the rest of a recipe."""
     sources: dict[str, str]
-    """The files that this was read from, with their hashes: as long as they are the same, this is true."""
+    """The files from which this was read, with their hashes: the description holds until one of them changes."""
 
     @property
     def current(self) -> bool:
@@ -229,7 +229,7 @@ class NoOptions(BaseModel):
 
 
 def options_of(found: type) -> type[BaseModel]:
-    """Return the model of a plug-in's options. Raises `PluginError` for `Options` that is no such model.
+    """Return the model of a plug-in's options. Raises `PluginError` if `Options` is not a pydantic model.
 
     The class of an environment holds the options themselves, as `options`: they are the same for all its sessions.
     """
@@ -240,7 +240,7 @@ def options_of(found: type) -> type[BaseModel]:
 
 
 def described(kind: str, reference: str, found: type) -> PluginDescription:
-    """Describe a plug-in whose class was found, and may now go. Raises `PluginError`."""
+    """Describe a plug-in whose class was found; the class is not kept. Raises `PluginError`."""
     options, facts = options_of(found), getattr(found, "facts", NoOptions())
     files = {file for owner in (*found.__mro__, *options.__mro__, type(facts)) for file in _files_of(owner)}
     return PluginDescription(
@@ -262,7 +262,7 @@ def hash_of(path: Path) -> str:
 
 
 def plural_of(name: str) -> str:
-    """Return the name of several."""
+    """Return the name in the plural."""
     return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
@@ -272,9 +272,9 @@ def is_path(reference: str) -> bool:
 
 
 def source_of(kind: str, reference: str) -> Path | None:
-    """Return the file of a plug-in without importing its module: of a kind that another service knows.
+    """Return the file of a plug-in without importing its module; its kind may belong to another service.
 
-    None for one that comes with gymfleet, and where the module is not to be found here.
+    None for a plug-in that comes with gymfleet, and if the module cannot be found here.
     """
     if is_path(reference):
         return Path(reference).resolve()
@@ -290,7 +290,7 @@ def source_of(kind: str, reference: str) -> Path | None:
 
 
 def _files_of(owner: type) -> list[Path]:
-    """Return the files that a class depends on: its module, and of gymfleet's own packages every module."""
+    """Return the files that a class depends on: its module, or every module of its package if that is gymfleet's."""
     package = owner.__module__.partition(".")[0]
     file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if file is None or package in sys.stdlib_module_names or package == "pydantic":
@@ -302,7 +302,7 @@ def _files_of(owner: type) -> list[Path]:
 
 
 def checked_options(model: type[OptionsT], given: Mapping[str, Any], *, table: str, owner: str) -> OptionsT:
-    """Return a plug-in's options. Raises `PluginError`, with the key's place in the recipe and what `owner` knows."""
+    """Return a plug-in's options. Raises `PluginError` with the key's place in the recipe and `owner`'s options."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -315,7 +315,7 @@ def checked_options(model: type[OptionsT], given: Mapping[str, Any], *, table: s
 def included(package: str, module: str = "") -> list[str]:
     """Return the names of the plug-ins in a package of gymfleet, sorted, without importing any of them.
 
-    They are its modules; with `module`, its folders that have a module of this name.
+    They are the names of its modules; with `module`, of its folders that have a module of this name.
     """
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []

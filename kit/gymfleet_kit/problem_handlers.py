@@ -1,4 +1,4 @@
-"""Turn every failure of an app into an RFC 9457 problem. Separate from `problems`, which is used without HTTP too."""
+"""Turn every failure of an app into an RFC 9457 problem. Separate from `problems`, which is also used without HTTP."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -31,7 +31,7 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods that the path allows: each of its routes knows only its own (RFC 9110, section 15.5.6)."""
+    """Return the methods that the path allows: each of its routes has only its own (RFC 9110, section 15.5.6)."""
     matching = (route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL)
     return {method for route in matching for method in getattr(route, "methods", None) or ()}
 
@@ -70,7 +70,7 @@ def install_problem_handlers(app: FastAPI) -> None:
         return problem_response(problem, headers)
 
     async def gone(_: Request, __: Exception) -> Response:
-        # The caller disconnected in the middle of its body: this is no bug, and the answer is not read.
+        # The caller disconnected in the middle of its body: this is not a bug, and nobody reads the answer.
         return Response(status_code=HTTPStatus.BAD_REQUEST)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:

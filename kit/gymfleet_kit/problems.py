@@ -11,7 +11,7 @@ class ServiceError(Exception):
     """An expected failure. The subclass fixes what the caller branches on.
 
     Anything else that escapes a handler is a bug: it is logged with its
-    traceback and answered with a bare 500 that says nothing about the inside.
+    traceback and answered with a bare 500 that reveals nothing internal.
     """
 
     type: ClassVar[str] = problems.BAD_REQUEST
@@ -35,14 +35,14 @@ class ServiceError(Exception):
 
 
 class TryLater(ServiceError):
-    """The call was refused for now: made again after `retry_after_s`, it may succeed."""
+    """The call was refused for now: if repeated after `retry_after_s`, it may succeed."""
 
     status = 503
     retry_after_s = 1
 
 
 class RelayedProblem(ServiceError):
-    """A problem that another service answered, passed on as it is."""
+    """A problem with which another service answered, passed on unchanged."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
@@ -54,7 +54,7 @@ class RelayedProblem(ServiceError):
 
 
 class PayloadTooLarge(ServiceError):
-    """The body exceeds the limit; it was not read to its end."""
+    """The body exceeds the limit, and was not read to its end."""
 
     type = problems.PAYLOAD_TOO_LARGE
     title = "The body is too large"
@@ -62,7 +62,7 @@ class PayloadTooLarge(ServiceError):
 
 
 def internal_problem() -> Problem:
-    """Return what a caller is told after a bug: nothing about the inside."""
+    """Return the problem that a caller gets after a bug: it reveals nothing internal."""
     return Problem(type=problems.INTERNAL, title="Internal error", status=500, detail="see the service's log")
 
 

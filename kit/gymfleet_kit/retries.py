@@ -1,6 +1,6 @@
-"""Repeat what fails for a while: pauses, jitter, limits and the line in the log are decided here, over tenacity.
+"""Repeat calls that fail for a while: this module decides pauses, jitter, limits and the log line, over tenacity.
 
-A loop says what it repeats, on which errors and until when. The SDK, which cannot import the kit, has `_retries.py`.
+A loop specifies what it repeats, on which errors and until when. The SDK cannot import the kit and has `_retries.py`.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ class Retries:
     """
 
     event: str | None
-    """The name of the line that is logged at the first failure; None where the call itself logs its failures."""
+    """The name of the line that is logged at the first failure; None if the call itself logs its failures."""
     _: KW_ONLY
     on: Errors
     """The errors that may pass."""
     unless: Errors = ()
-    """Those among them that do not."""
+    """The errors among them that do not pass."""
     first_pause_s: float = FIRST_PAUSE_S
     longest_pause_s: float = LONGEST_PAUSE_S
     asked_s: Callable[[Any], float | None] = lambda _: None
@@ -56,7 +56,7 @@ class Retries:
     ended: str | None = None
     """The name of a line to log when a call succeeds again."""
     bound: Mapping[str, object] = field(default_factory=dict)
-    """What else the lines say."""
+    """More fields of the lines."""
     _failures: int = field(default=0, init=False)
     _failing_since: float = field(default=0.0, init=False)
 
@@ -90,7 +90,7 @@ class Retries:
         return result
 
     def call_blocking(self, once: Callable[[], T], *, timeout_s: float = math.inf, attempts: int | None = None) -> T:
-        """Do as `call` for a function that blocks its thread, pauses included."""
+        """Do the same as `call` for a function that blocks its thread; the pauses block it too."""
         deadline = time.monotonic() + timeout_s
         try:
             result = once()

@@ -1,7 +1,7 @@
-"""The events of a run: `events.jsonl`, which only ever grows, and `events.idx`, which says where each of them begins.
+"""The events of a run: `events.jsonl`, which only ever grows, and `events.idx`, which holds where each event begins.
 
 The index has 8 bytes for each event, the offset of its line, little-endian: a reader finds any event without reading
-those before it. One process writes, under the lock of the run directory; any number read, also while it writes.
+those before it. One process writes, under the lock of the run directory; any number may read, even while it writes.
 """
 
 import os
@@ -23,11 +23,11 @@ _READ_AT_ONCE: Final = 256
 
 
 class EventsDamaged(Exception):
-    """A line of the events is none; the message names the file and the line."""
+    """A line of the file is not the expected event; the message names the file and the line."""
 
 
 class EventLog:
-    """The writer. What a crash left half written is cut off when it is opened."""
+    """The writer. Opening it cuts off a line that a crash left incomplete."""
 
     def __init__(self, directory: Path) -> None:
         self._events = directory / EVENTS
@@ -45,7 +45,7 @@ class EventLog:
         data: Mapping[str, JsonValue] | None = None,
         places: Mapping[str, Place] | None = None,
     ) -> None:
-        """Write an event down."""
+        """Write an event."""
         event = RunEvent(
             number=self._number + 1, time=round(time.time(), 3), kind=kind, stage=stage, data=dict(data or {}),
             places=dict(places or {}),
@@ -59,7 +59,7 @@ class EventLog:
         self._number += 1
 
     def _heal(self) -> None:
-        """Cut off half a line, and write the index anew, unless it is that of these events."""
+        """Cut off an incomplete line, and rewrite the index unless it matches the events."""
         offsets = [0]
         with self._events.open("rb") as file:
             offsets += (file.tell() for line in iter(file.readline, b"") if line.endswith(b"\n"))
@@ -72,7 +72,7 @@ class EventLog:
 
 
 def num_events(directory: Path) -> int:
-    """Return how many events there are, 0 in the directory of an older run."""
+    """Return the number of events: 0 if the directory has no index, as that of an older run."""
     try:
         return (directory / INDEX).stat().st_size // _OFFSET.size
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def num_events(directory: Path) -> int:
 
 
 def read_events(directory: Path, after: int, limit: int) -> list[RunEvent]:
-    """Return up to `limit` events behind number `after`, and read nothing else. Raises `EventsDamaged`."""
+    """Return up to `limit` events after number `after`, and read nothing else. Raises `EventsDamaged`."""
     num_wanted = min(limit, num_events(directory) - after)
     if num_wanted < 1:
         return []
@@ -106,9 +106,9 @@ def read_events(directory: Path, after: int, limit: int) -> list[RunEvent]:
 
 
 def find_episode(directory: Path, ending: str) -> tuple[str, ScoredTrajectory] | None:
-    """Return the file and the episode whose trajectory id ends so, of several the one written last; None without one.
+    """Return the last written episode whose trajectory id ends with `ending`, after its file's name; None without one.
 
-    It reads events, from the last one backwards, and one line of the episodes. Raises `EventsDamaged`.
+    It reads events, from the last one backwards, and one line of an episodes file. Raises `EventsDamaged`.
     """
     last = num_events(directory)
     while last > 0:
@@ -122,7 +122,7 @@ def find_episode(directory: Path, ending: str) -> tuple[str, ScoredTrajectory] |
 
 
 def _episode_at(directory: Path, place: Place, name: str) -> ScoredTrajectory | None:
-    """Return the episode at a place; None where a run that was resumed has cut it off."""
+    """Return the episode at a place; None if a resumed run has cut it off."""
     try:
         with (directory / place.file).open("rb") as file:
             file.seek(place.offset)

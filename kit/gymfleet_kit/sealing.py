@@ -1,8 +1,8 @@
-"""What an environment tells the reward service alone, such as a gold answer: sealed for the reward service's key.
+"""Private data of an environment for the reward service, such as a gold answer, sealed for the service's key.
 
-Whoever carries it in between, the rollout service and clients, can neither read nor change it. HPKE (RFC 9180) in base
-mode with X25519, HKDF-SHA256 and ChaCha20-Poly1305. A seal says which task and which moment of the episode it is of,
-but not who sealed it: the public key is no secret. `python -m gymfleet_kit.sealing` prints a new pair of keys.
+The rollout service and clients, which carry it, can neither read nor change it. HPKE (RFC 9180) in base mode with
+X25519, HKDF-SHA256 and ChaCha20-Poly1305. A seal states its task and its moment of the episode, but not who sealed it:
+the public key is no secret. `python -m gymfleet_kit.sealing` prints a new pair of keys.
 """
 
 import base64
@@ -25,21 +25,21 @@ except ImportError:
 _SUITE: Final = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
 _INFO: Final = b"gymfleet private data 1"
 _PADDED_TO: Final = 512
-"""Bytes: the length of what is sealed tells little of it."""
+"""The plain text is padded to a multiple of this many bytes, so that its length reveals little."""
 
 
 class SealError(Exception):
-    """What was sealed cannot be opened here. The message says why, and nothing of what it holds."""
+    """The sealed data cannot be opened here. The message gives the reason, and reveals nothing of the data."""
 
 
 class Sealer:
-    """Seals for one reward service. Raises `SettingsError` for a text that is no public key."""
+    """Seals data for one reward service. Raises `SettingsError` for a text that is not a public key."""
 
     def __init__(self, public_key: str) -> None:
         self._key = X25519PublicKey.from_public_bytes(_key_bytes(public_key))
 
     def seal(self, task: TaskRef, index: int, data: Mapping[str, JsonValue]) -> str:
-        """Return `data`, sealed, of a session that has taken `index` steps. Raises ValueError if it is too large."""
+        """Seal `data` of a session that has taken `index` steps. Raises ValueError if it is too large."""
         told = {"task": task.model_dump(mode="json"), "index": index, "data": dict(data)}
         text = json.dumps(told, allow_nan=False).encode()
         text += b" " * (-len(text) % _PADDED_TO)
@@ -50,7 +50,7 @@ class Sealer:
 
 
 class Opener:
-    """Opens what was sealed for a private key. Raises `SettingsError` for a text that is no such key."""
+    """Opens data that was sealed for a private key. Raises `SettingsError` for a text that is not a private key."""
 
     def __init__(self, private_key: str) -> None:
         self._key = X25519PrivateKey.from_private_bytes(_key_bytes(private_key))
@@ -61,7 +61,7 @@ class Opener:
         return _text(self._key.public_key().public_bytes_raw())
 
     def open(self, sealed: str, task: TaskRef) -> tuple[int, dict[str, Any]]:
-        """Return the number of steps that had been taken, and the data. Raises `SealError`."""
+        """Return the number of steps taken before the sealing, and the data. Raises `SealError`."""
         try:
             told = json.loads(_SUITE.decrypt(base64.urlsafe_b64decode(sealed), self._key, info=_INFO))
         except (InvalidTag, ValueError, RecursionError):
@@ -86,7 +86,7 @@ def new_private_key() -> str:
 
 
 def private_key_of(secret: bytes) -> str:
-    """Return the private key that 32 secret bytes are."""
+    """Return the private key that consists of 32 secret bytes."""
     return _text(X25519PrivateKey.from_private_bytes(secret).private_bytes_raw())
 
 

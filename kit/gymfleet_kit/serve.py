@@ -37,7 +37,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def calm_collector() -> None:
-    """Freeze what was imported, which is never freed: the collector need not visit it after every few hundred calls."""
+    """Freeze imported objects, which are never freed: the collector need not visit them every few hundred calls."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -102,9 +102,9 @@ def serve(
     more_ports: Sequence[int] = (),
     drain: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests end. SIGTERM awaits `drain` first.
+    """Serve until SIGINT or SIGTERM, then let running requests end. On SIGTERM, await `drain` first.
 
-    The app also listens on `more_ports`; `scope["server"]` says on which port a request came in.
+    The app also listens on `more_ports`; `scope["server"]` holds the port on which a request came in.
     """
     listeners = [bind(host, number) for number in (port, *more_ports)]
     calm_collector()

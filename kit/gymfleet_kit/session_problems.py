@@ -1,4 +1,4 @@
-"""What can go wrong with a session, for env servers and gateway alike: one class per reaction of the caller."""
+"""Failures of sessions, for env servers and the gateway: one class per reaction of the caller."""
 
 from gymfleet_contracts import problems
 
@@ -6,7 +6,7 @@ from gymfleet_kit.problems import ServiceError, TryLater
 
 
 class UnknownEnvironment(ServiceError):
-    """Neither this server nor a replica behind it hosts it."""
+    """Neither this server nor a replica behind it hosts the environment."""
 
     type = problems.UNKNOWN_ENVIRONMENT
     title = "There is no such environment here"
@@ -22,7 +22,7 @@ class UnknownTask(ServiceError):
 
 
 class UnknownSession(ServiceError):
-    """Never opened here, closed, its lease ran out, or the id is forged."""
+    """The session was never opened here or is closed, its lease ran out, or the id is forged."""
 
     type = problems.UNKNOWN_SESSION
     title = "There is no such session"
@@ -30,7 +30,7 @@ class UnknownSession(ServiceError):
 
 
 class SessionLost(ServiceError):
-    """Its process died. A deterministic episode can be replayed elsewhere; nothing else brings it back."""
+    """The session's process died. A deterministic episode can be replayed elsewhere; nothing else brings it back."""
 
     type = problems.SESSION_LOST
     title = "The session was lost with its process"
@@ -45,7 +45,7 @@ class EnvironmentFull(TryLater):
 
 
 class StepOutOfOrder(ServiceError):
-    """`expected` is the index that the session waits for; also for the last index with another action."""
+    """`expected` is the index that the session waits for. Also raised for the last index with another action."""
 
     type = problems.STEP_OUT_OF_ORDER
     title = "The step's index is not the next one"
@@ -101,7 +101,7 @@ class ForkUnsupported(ServiceError):
 
 
 class ExpertUnavailable(ServiceError):
-    """There is no expert, or none for this split, or it knows no move here."""
+    """There is no expert, or none for this split, or it has no move here."""
 
     type = problems.EXPERT_UNAVAILABLE
     title = "There is no expert move"
@@ -109,7 +109,7 @@ class ExpertUnavailable(ServiceError):
 
 
 class ActionsUnavailable(ServiceError):
-    """The environment cannot say which actions are possible, or not in this state."""
+    """The environment cannot list the possible actions, or not in this state."""
 
     type = problems.ACTIONS_UNAVAILABLE
     title = "There is no list of the possible actions"
@@ -125,7 +125,7 @@ class UnknownImage(ServiceError):
 
 
 class Irreversible(ServiceError):
-    """The session has taken an action that cannot be taken back: a replay would take it a second time."""
+    """The session has taken an irreversible action: a replay would take it a second time."""
 
     type = problems.IRREVERSIBLE
     title = "An action of the session cannot be taken back"
@@ -133,7 +133,7 @@ class Irreversible(ServiceError):
 
 
 class InvalidToolCall(ServiceError):
-    """There is no such tool, or its arguments do not fit; the detail is fit to be shown to the model."""
+    """There is no such tool, or its arguments do not fit; the detail may be shown to the model."""
 
     type = problems.INVALID_TOOL_CALL
     title = "The tool call is not valid"

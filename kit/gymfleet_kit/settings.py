@@ -15,15 +15,15 @@ RedisUrl = Annotated[AnyUrl, UrlConstraints(allowed_schemes=["redis", "rediss", 
 """`redis://host:port/db`, `rediss://` with TLS, or `unix:///path/of/the/socket`."""
 LOCAL_REDIS: Final = AnyUrl("redis://127.0.0.1:6379/0")
 SECRETS_DIR: Final = Path("/run/secrets")
-"""Where containers get secrets as files; `GYMFLEET_SECRETS_DIR` names another directory."""
+"""The directory in which containers get secrets as files; `GYMFLEET_SECRETS_DIR` names another one."""
 MAX_SECRET_BYTES: Final = 64 * 1024
 
 
 class ServiceSettings(BaseSettings):
     """Base of every service's settings. Subclasses set `env_prefix` in `model_config`.
 
-    A value is an environment variable, or else a file of the secrets directory that is named like the
-    variable in lower case: it is read, nested and parsed as the variable would be.
+    A value comes from an environment variable, or else from a file in the secrets directory with the
+    variable's name in lower case: it is read, nested and parsed as the variable would be.
     """
 
     @classmethod
@@ -35,12 +35,12 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - reads no nested values, follows no variable
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What comes first wins."""
+        """Return the sources; an earlier one takes precedence."""
         return init_settings, env_settings, SecretFiles(settings_cls)
 
     @model_validator(mode="after")
     def no_unknown_names(self) -> Self:
-        """A misspelt variable or file is an error: pydantic-settings alone would ignore it."""
+        """Refuse a misspelt variable or file: pydantic-settings alone would ignore it."""
         prefix = self.model_config.get("env_prefix", "").upper()
         known = {f"{prefix}{name}".upper() for name in type(self).model_fields}
         given = [name.upper() for name in os.environ if name.upper().startswith(prefix)]
@@ -52,7 +52,7 @@ class ServiceSettings(BaseSettings):
 
 
 class SecretFiles(EnvSettingsSource):
-    """The secrets directory as if its files were variables."""
+    """The secrets directory, read as if its files were variables."""
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
         super().__init__(settings_cls)
@@ -60,7 +60,7 @@ class SecretFiles(EnvSettingsSource):
 
 
 def _secret_files(prefix: str) -> list[Path]:
-    """Files whose names start with the service's prefix; the directory may hold other services' secrets too."""
+    """Return the files whose names start with the service's prefix; the directory may hold other services' secrets."""
     directory = Path(os.environ.get("GYMFLEET_SECRETS_DIR") or SECRETS_DIR)
     if not prefix:
         return []
@@ -88,7 +88,7 @@ def _read_secret(file: Path) -> str:
 
 
 def no_arguments(program: str, what: str, settings: type[ServiceSettings]) -> None:
-    """The command line of a service that takes none: `--help` names its settings, anything else ends with code 2."""
+    """Parse the command line of a service without arguments: `--help` names its settings, all else exits with 2."""
     prefix = settings.model_config.get("env_prefix", "")
     names = [
         f"  {prefix}{name.upper()}{' (required)' if field.is_required() else ''}"
@@ -103,7 +103,7 @@ def no_arguments(program: str, what: str, settings: type[ServiceSettings]) -> No
 
 
 def read_settings(settings: type[S]) -> S:
-    """Read settings from environment and secret files; on a mistake print one line that names it and exit with 2."""
+    """Read settings from environment and secret files; on a mistake, print one line that names it and exit with 2."""
     try:
         return settings()
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""Folders of weights in shared memory: who uses one holds it, and one that nobody holds is swept.
+"""Folders of weights in shared memory: each user holds the folder, and a folder that nobody holds is swept.
 
-Memory outlives a process that was killed, so a folder must be recognisable as left. A lock of the system's is: it ends
-with the process that has it. Everyone who uses a folder has a shared lock on a file in it, and who sweeps must get it
-alone.
+Shared memory outlives a killed process, so an abandoned folder must be recognisable. A lock of the operating system
+achieves this: it ends with its process. Every user of a folder has a shared lock on a file in it, and a sweeper must
+get an exclusive one.
 """
 
 import fcntl
@@ -18,12 +18,12 @@ _LOCK: Final = ".held"
 
 
 def is_shared(path: Path, root: Path = SHARED_MEMORY) -> bool:
-    """Return whether a version's directory would lie in such a folder."""
+    """Return whether a version's directory would be in such a folder."""
     return path.parent.parent == root and path.parent.name.startswith(_PREFIX)
 
 
 class HeldFolder:
-    """A folder that no one sweeps until it is let go, or this process ends."""
+    """A folder that nobody sweeps until it is let go or this process ends."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class HeldFolder:
 
     @classmethod
     def made(cls, name: str, root: Path = SHARED_MEMORY) -> Self:
-        """Hold the folder of this name, which only this user can read; make it if it is not there."""
+        """Hold the folder of this name, which only this user can read; create it if it does not exist."""
         path = root / f"{_PREFIX}{name}"
         while True:
             path.mkdir(mode=0o700, exist_ok=True)
@@ -40,7 +40,7 @@ class HeldFolder:
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Hold a folder that is there; None if it is not, or was just swept."""
+        """Hold an existing folder; return None if it does not exist or was just swept."""
         try:
             lock = _opened(path)
         except OSError:
@@ -52,7 +52,7 @@ class HeldFolder:
         return None
 
     def let_go(self) -> None:
-        """Hold it no longer; doing so again changes nothing."""
+        """Stop holding the folder; doing so again changes nothing."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -81,7 +81,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_there(path: Path, lock: int) -> bool:
-    """Return whether the file that was locked is still the folder's."""
+    """Return whether the locked file is still the one in the folder."""
     try:
         return os.path.samestat(os.fstat(lock), (path / _LOCK).stat())
     except OSError:

@@ -1,7 +1,7 @@
 """OpenTelemetry spans if an endpoint for them is configured; otherwise almost no work.
 
 `configure_tracing` reads the standard `OTEL_*` variables. Spans are created for traces whose
-`traceparent` says "sampled"; the parent is always passed explicitly, because the calls of one
+`traceparent` is marked as sampled; the parent is always passed explicitly, because the calls of one
 socket belong to many traces. Attributes are ids and outcomes, never actions or keys.
 """
 
@@ -30,7 +30,7 @@ _provider: "TracerProvider | None" = None
 
 
 class Span:
-    """A piece of work. This class does not record it, but only passes the trace on.
+    """A piece of work. This class only passes the trace on and records nothing.
 
     As a context manager it ends with the block; its outcome is "ok", or the type of
     the problem that was raised from the block.
@@ -103,7 +103,7 @@ class RequestSpan(_Recorded):
 def span(name: str, trace: str | None, **attributes: str | int) -> Span:
     """Begin a span under `trace`: recorded when tracing is on and the trace is sampled.
 
-    A `trace` that is no valid `traceparent` counts as none, because it may come from any caller.
+    A `trace` that is not a valid `traceparent` counts as none, because it may come from any caller.
     """
     if not trace:
         return Span("")
@@ -182,7 +182,7 @@ def configure_tracing(service: str) -> None:
 
 
 def export_to(processor: "SpanProcessor", service: str) -> "TracerProvider":
-    """Send this process's spans to `processor`; spans that wait there are sent when the process ends."""
+    """Send this process's spans to `processor`; spans that still wait there are sent when the process ends."""
     global _provider  # noqa: PLW0603 - one per process, as OpenTelemetry's own
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - optional
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415

@@ -20,12 +20,12 @@ _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 def current_trace() -> str | None:
-    """Return the `traceparent` to send along, or None outside of any traced work."""
+    """Return the `traceparent` to pass on, or None outside traced work."""
     return _current.get()
 
 
 def new_trace(*, sampled: bool | None = None) -> str:
-    """Begin a trace; without `sampled` the configured sampler says whether spans are recorded for it."""
+    """Begin a trace; without `sampled`, the configured sampler decides whether its spans are recorded."""
     drawn = f"{_DRAW.getrandbits(192):048x}"
     trace_id = drawn[:32]
     flags = "01" if (is_sampled(trace_id) if sampled is None else sampled) else "00"
@@ -34,7 +34,7 @@ def new_trace(*, sampled: bool | None = None) -> str:
 
 @contextmanager
 def traced(trace: str | None) -> Iterator[str]:
-    """Work under `trace`, or under a new one if it is absent or malformed; logs carry its id."""
+    """Run a block under `trace`, or under a new one if it is absent or malformed; logs carry its id."""
     trace = trace if trace is not None and TRACEPARENT.fullmatch(trace) else new_trace()
     token, otel_token = _current.set(trace), attach(trace)
     try:
@@ -45,7 +45,7 @@ def traced(trace: str | None) -> Iterator[str]:
 
 
 def enter_trace(trace: str) -> None:
-    """Continue under `trace` until the end of this task, which serves one call. A malformed trace is ignored."""
+    """Use `trace` until the end of this task, which serves one call. A malformed trace is ignored."""
     if TRACEPARENT.fullmatch(trace):
         _current.set(trace)
 

@@ -1,7 +1,8 @@
-"""A process group that lives as long as one version is sent: from the trainer, its first rank, to rollout services.
+"""A process group for sending one version of the weights from the trainer, its first rank, to rollout services.
 
-It has nothing to do with the groups in which a trainer or an engine computes. The members are those that have come to a
-store, at the trainer's, when it begins: who is dead is left out. Every wait has a deadline.
+It lasts for that transfer, and is separate from the groups in which a trainer or an engine computes. Its members are
+the services that have registered at the trainer's store when it begins: dead ones are left out. Every wait has a
+deadline.
 """
 
 import socket
@@ -16,7 +17,7 @@ _MEMBERS: Final = "members"
 
 
 class GroupFailed(Exception):
-    """The group did not come about, or broke; the message says in one line how."""
+    """The group was not formed, or broke; the message gives the reason in one line."""
 
 
 class WeightStore:
@@ -24,10 +25,10 @@ class WeightStore:
 
     Args:
         distributed: `torch.distributed`, which is not imported here.
-        store: a `TCPStore` of it.
-        token: tells this group from others.
-        address: the address of this process, for the others to connect to.
-        timeout_s: for every single wait.
+        store: a `TCPStore` of `torch.distributed`.
+        token: distinguishes this group from others.
+        address: the address of this process, to which the others connect.
+        timeout_s: the limit of every single wait.
     """
 
     def __init__(self, distributed: Any, store: Any, *, token: str, address: str, timeout_s: float) -> None:
@@ -38,7 +39,7 @@ class WeightStore:
 
     @classmethod
     def opened(cls, distributed: Any, *, token: str, address: str, timeout_s: float) -> tuple["WeightStore", int]:
-        """Open a store on a free port of an address of this machine, and return it and the port."""
+        """Open a store on a free port of an address of this machine; return the store and the port."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.create_server((address, 0), family=family) as listener:
             port = int(listener.getsockname()[1])
@@ -60,11 +61,11 @@ class WeightStore:
         return cls(distributed, store, token=token, address=address, timeout_s=timeout_s)
 
     def begun(self, awaited: Collection[int], gone: Collection[int]) -> "WeightGroup | None":
-        """Begin as the first rank, once each of the seats has come or is gone, or time is up; None if none came.
+        """Begin as the first rank, once each seat has come or is gone, or time is up; return None if none has come.
 
         `gone` may grow meanwhile. Raises GroupFailed.
         """
-        # Half of it, since those who have come wait for no longer than all of it.
+        # Half of the timeout, since members that have come wait no longer than the whole of it.
         deadline = time.monotonic() + self._timeout_s / 2
         try:
             while True:
@@ -79,7 +80,7 @@ class WeightStore:
             raise GroupFailed(_line(error)) from error
 
     def joined(self, seat: int) -> "WeightGroup":
-        """Come, wait for the first rank to begin, and join. Raises GroupFailed."""
+        """Register, wait for the first rank to begin, and join. Raises GroupFailed."""
         deadline = time.monotonic() + self._timeout_s
         try:
             self._store.set(_seat(seat), "")
@@ -103,7 +104,7 @@ class WeightStore:
 
 
 class WeightGroup:
-    """The members of one transfer. All of them call `broadcast` equally often, with tensors of the same sizes."""
+    """The members of one transfer. All call `broadcast` the same number of times, with tensors of the same sizes."""
 
     def __init__(self, distributed: Any, group: Any, *, timeout_s: float) -> None:
         self._group = group
@@ -112,7 +113,7 @@ class WeightGroup:
         self._timeout = timedelta(seconds=timeout_s)
 
     def broadcast(self, data: Any) -> None:
-        """Send a tensor of uint8 in main memory to all, or receive it. Raises GroupFailed."""
+        """Send a uint8 tensor in main memory to all members, or receive it. Raises GroupFailed."""
         try:
             self._group.broadcast([data], self._options).wait(self._timeout)
         except RuntimeError as error:
@@ -121,7 +122,7 @@ class WeightGroup:
 
 
 def address_towards(hosts: Collection[str]) -> str:
-    """Return the address of this machine from which it speaks to these hosts; one that others see, if there is one."""
+    """Return the address from which this machine reaches one of the hosts; not a loopback address, if possible."""
     for host in hosts:
         with suppress(OSError):  # a host that is not known is not reached by anything
             family, _, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -138,5 +139,5 @@ def _seat(seat: int) -> str:
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of what torch says, which may go on with its own stack."""
+    """Return the first line of torch's message, which may continue with torch's own stack."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""The place of imported benchmark files, and how a command names them."""
+"""The place of imported benchmark files, and the values by which a command names them."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ def data_home() -> Path:
 
 
 def imported(env: str) -> Path:
-    """Return where an environment's imported data is. Raises `FileNotFoundError`, whose text says what to do."""
+    """Return the path of an environment's imported data. Raises `FileNotFoundError`, whose text says what to do."""
     path = data_home() / env
     if not path.is_dir():
         raise FileNotFoundError(f"no benchmark data of {env} was imported; run `gymfleet data import {env} DIRECTORY`")

@@ -1,4 +1,4 @@
-"""A complete recipe from an environment, an algorithm and a model: a beginning that runs, to be changed by hand."""
+"""A complete recipe from an environment, an algorithm and a model: it runs as it is, and can be changed by hand."""
 
 import math
 import re
@@ -12,34 +12,34 @@ from gymfleet_contracts.session import EnvironmentSpec, ForkSupport
 from gymfleet_cli.console import UsageProblem
 
 IMITATION: Final = "sft"
-"""The method that is no algorithm of reinforcement learning: a stage that imitates."""
+"""The one method that is not a reinforcement learning algorithm: a stage that imitates."""
 _SCRATCH: Final = {"vocab_size": 1024, "hidden_size": 128, "intermediate_size": 384, "num_layers": 4,
                    "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "corpus_episodes": 200}  # fmt: skip
 _LONGEST: Final = 30
-"""Turns of an episode, where the environment allows more."""
+"""The most turns of an episode if the environment allows more."""
 _MARGIN: Final = 48
-"""Tokens of a small model's length that episodes leave alone."""
+"""Tokens of a small model's length that episodes leave unused."""
 _REWARD: Final = {"goal": {"success": 1.0, "failure": 0.0}, "format": {"weight": 0.2}}
 _STRATEGIES: Final[Mapping[str, dict[str, Any]]] = {
     "remax": {"use": "greedy_baseline"},
     "monte_carlo": {"use": "forks", "continuations": 2},
     "tree_grpo": {"use": "tree_sampling"},
 }
-"""How the groups are played of algorithms that ask for more than episodes."""
+"""The strategies of algorithms that need more than plain episodes."""
 _EVALUATED: Final = frozenset({"remax", "monte_carlo"})
-"""Those of them that learn from values of states, which take an evaluator."""
+"""The algorithms among them that learn from values of states, for which they need an evaluator."""
 _FORKING: Final = frozenset({"monte_carlo", "tree_grpo"})
 _GROUP_SIZES: Final[Mapping[str, int]] = {"monte_carlo": 2, "tree_grpo": 4}
-"""Where each turn is valued by episodes that go on from it, few episodes are as much work; and so are few trees."""
+"""Small groups, as continuations from each turn, or trees, make a few episodes as much work as a usual group."""
 _WITH_CRITIC: Final = frozenset({"ppo", "turn_ppo", "vapo"})
 
 
 def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level: str | None = None) -> Recipe:
     """Return the recipe that trains a model, or one from scratch, in an environment.
 
-    A model from scratch is warmed up on the expert's demonstrations; one that is given is not, but for `sft`.
+    A model from scratch is warmed up on the expert's demonstrations; a given model is not, except with `sft`.
 
-    Raises UsageProblem where that takes an expert, and the environment has none, and for a level that it does not have.
+    Raises UsageProblem if the environment lacks an expert that is needed for this, or the level.
     """
     if level is not None and level not in spec.levels:
         raise UsageProblem(f"--level {level}: {spec.name} has {', '.join(spec.levels)}")
@@ -88,15 +88,15 @@ def composed(spec: EnvironmentSpec, algorithm: str, model: str | None, *, level:
 
 
 def _length(spec: EnvironmentSpec) -> int:
-    """Return how many tokens a small model must read: those of the instructions, and 1,400 or more of what is played.
+    """Return the length of a small model in tokens: room for the instructions and at least 1,400 tokens of play.
 
-    A vocabulary that was made from such episodes has 2.5 characters to a token.
+    A vocabulary made from such episodes has 2.5 characters per token.
     """
     return 1024 * max(2, math.ceil((len(spec.instructions) / 2.5 + 1400) / 1024))
 
 
 def _title(algorithm: str) -> str:
-    """Return what a recipe may be called by an algorithm, which may be a file or a class too."""
+    """Return an algorithm's part of the recipe's name; the algorithm may also be a file or a class."""
     name = PurePath(algorithm).stem if algorithm.endswith(".py") else algorithm
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 

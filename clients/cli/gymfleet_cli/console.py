@@ -1,4 +1,4 @@
-"""The parts that all commands share: the two streams, expected failures, and text that cannot control a terminal."""
+"""Parts shared by all commands: the two streams, expected failures, and text that cannot control a terminal."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ err: Final = Console(stderr=True, highlight=False)
 
 
 class CliError(Exception):
-    """An expected failure, which is shown as one line on stderr."""
+    """An expected failure, shown as one line on stderr."""
 
     exit_code = 1
 
 
 class UsageProblem(CliError):
-    """The command cannot be carried out as it was typed, or as its recipe requires."""
+    """The command cannot be carried out as typed, or as its recipe requires."""
 
     exit_code = 2
 
@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Make a Text of what an environment or a model wrote, in which no markup is interpreted."""
+    """Make a Text from the output of an environment or a model, in which no markup is interpreted."""
     return Text(printable(text), style=style)
 
 

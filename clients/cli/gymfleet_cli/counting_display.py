@@ -1,4 +1,4 @@
-"""The progress of a command that goes through many things: a bar on a terminal, a line every 10 s elsewhere."""
+"""The progress of a command over many items: a bar on a terminal, a line every 10 s elsewhere."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,22 +15,22 @@ from gymfleet_cli.progress import DRAW_INTERVAL_S, PLAIN_INTERVAL_S, duration
 
 
 class Count(NamedTuple):
-    """How far a command is."""
+    """The progress of a command."""
 
     done: int
-    """With what was there before the command began."""
+    """Items done, including those from before the command began."""
     new: int
-    """What the command has done itself, for the rate."""
+    """Items that the command has done itself, for the rate."""
     total: int
     figures: Sequence[str]
-    """What else is to be said."""
+    """Further figures to show."""
 
 
 class CountingDisplay(LiveDisplay):
-    """Draws how many there are, how fast they come, and the figures.
+    """Draws the count of items, their rate, and the figures.
 
     Args:
-        unit: what is counted.
+        unit: the name of the items.
         per: the unit of the rate, and its seconds.
         read: returns the present state.
     """
@@ -43,7 +43,7 @@ class CountingDisplay(LiveDisplay):
         self._began = self._drawn = time.monotonic()
 
     def refresh(self) -> None:
-        """Draw, when the next update is due."""
+        """Draw if the next update is due."""
         now = time.monotonic()
         if now - self._drawn < (DRAW_INTERVAL_S if self._live is not None else PLAIN_INTERVAL_S):
             return

@@ -1,4 +1,4 @@
-"""What commands over files of data show: how far they are, what they refuse, and what they did."""
+"""The output of commands over data files: their progress, the rejected records, and a final account."""
 
 import time
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from rich.table import Table
 from gymfleet_cli.console import err, one_line, out, plain
 
 _SHOWN: Final = 10
-"""Rejected records that are shown; a file has them all."""
+"""The most rejected records to show; a file has them all."""
 _LINE_EVERY_S: Final = 10.0
 _QUANTILES: Final = (0.0, 0.5, 0.95, 1.0)
 
 
 class DataDisplay:
-    """A bar on a terminal, a line every ten seconds elsewhere, and the first records that are refused."""
+    """A bar on a terminal, a line every ten seconds elsewhere, and the first rejected records."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -48,11 +48,11 @@ class DataDisplay:
 
     @property
     def seconds(self) -> float:
-        """Return how long it has taken."""
+        """Return the time taken so far."""
         return time.monotonic() - self._started
 
     def progress(self, done_bytes: int, total_bytes: int, counts: Mapping[str, int]) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         if err.is_terminal:
             if self._task is None:
                 self._task = self._bar.add_task(self._what, total=total_bytes)
@@ -63,7 +63,7 @@ class DataDisplay:
             err.print(plain(f"{self._what}: {share:.0%}, {counts.get('read', 0):,} records, {self.seconds:.0f} s"))
 
     def rejected(self, one: Rejected) -> None:
-        """Show a record that cannot be used, if it is one of the first."""
+        """Show an unusable record, if it is one of the first."""
         self._num_rejected += 1
         if self._num_rejected <= _SHOWN:
             err.print(plain(one_line(f"rejected: {one.place}: {one.reason}")), soft_wrap=True)
@@ -72,7 +72,7 @@ class DataDisplay:
 
 
 def account(counts: Mapping[str, int], seconds: float, size_bytes: int, *, resumed: bool = False) -> None:
-    """Print what was done."""
+    """Print an account of the work done."""
     parts = [
         f"{counts.get('read', 0):,} read",
         f"{counts.get('written', 0):,} written",

@@ -14,7 +14,7 @@ Waiting = Mapping[str, str | None]
 
 
 class StartDisplay(LiveDisplay):
-    """Shows which services are ready and what the others wait for.
+    """Shows which services are ready, and what the others are waiting for.
 
     A service that is already ready is not reported again; with `quiet` nothing stays on the screen.
     """

@@ -1,4 +1,4 @@
-"""The console script; it says what to install where only the SDK is installed."""
+"""The console script; if only the SDK is installed, it says what else to install."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The work of `gymfleet conformance URL`: try a server's promises, then show and write the results."""
+"""The work of `gymfleet conformance URL`: test a server's promises, then show and write the results."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""A session API to talk to: the given one, the running fleet's, or a temporary env server."""
+"""A session API to use: the given one, the running fleet's, or a temporary env server's."""
 
 import json
 import os
@@ -51,11 +51,11 @@ def session_address(
     data: Mapping[str, Path] | None = None,
     options: Mapping[str, Mapping[str, JsonValue]] = _NO_OPTIONS,
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield address and key of a session API; without a gateway, `envs` are served as long as the block lasts.
+    """Yield the address and key of a session API; without a gateway, serve `envs` for the duration of the block.
 
-    `data` names benchmark files by environment, and `options` what they are told; with either, a new server is started,
-    whatever already runs.
-    A service that asks for a key gets the one in the variable GYMFLEET_API_KEY.
+    `data` gives benchmark files by environment, and `options` the environments' options; with either, a new server is
+    started, whatever already runs.
+    The key of a running service is the one in the variable GYMFLEET_API_KEY.
     """
     own = bool(data) or any(options.values())
     found = url or (None if own else running_gateway(state_dir))
@@ -67,7 +67,7 @@ def session_address(
 
 
 def describe(envs: Sequence[str], data: Mapping[str, Path]) -> tuple[list[EnvironmentSpec], list[str]]:
-    """Return the specs of environments that nobody serves, and what is missing for those that cannot run here."""
+    """Return the specs of environments that are not served, and what is missing for those that cannot run here."""
     settings = {DATA_VARIABLE: json.dumps({env: str(path) for env, path in data.items()})} if data else {}
     done = subprocess.run(
         [console_script("gymfleet-env-server"), "--describe", *envs],
@@ -92,7 +92,7 @@ def running_gateway(state_dir: Path) -> str | None:
 def temporary_server(
     envs: tuple[str, ...], data: Mapping[str, Path], options: Mapping[str, Mapping[str, JsonValue]] = _NO_OPTIONS
 ) -> Iterator[tuple[str, str]]:
-    """Run one server for all of `envs` and yield its address and key: it speaks the same session API as the gateway."""
+    """Run one server for all `envs` and yield its address and key; it has the same session API as the gateway."""
     interrupts = Interrupts()
     with TemporaryDirectory(prefix="gymfleet-") as name:
         directory = Path(name)

@@ -1,4 +1,4 @@
-"""Interpreters of environments whose files name packages of their own, made before a service is waited for."""
+"""Interpreters for environments whose files name packages of their own, made before waiting for a service."""
 
 import subprocess
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _MARK: Final = "# /// script"
 
 
 def prepare_interpreters(envs: Sequence[str]) -> None:
-    """Make those that are not there: that may take minutes. Raises `UsageProblem` with pip's reason."""
+    """Make missing interpreters, which may take minutes. Raises `UsageProblem` with pip's reason."""
     for env in envs:
         path = Path(env)
         if path.suffix != ".py" or not path.is_file() or _MARK not in path.read_text("utf-8", errors="replace"):

@@ -1,4 +1,4 @@
-"""What is redrawn in place on a terminal, and printed line by line elsewhere."""
+"""A display that is redrawn in place on a terminal, and printed line by line elsewhere."""
 
 from typing import Self
 
@@ -7,9 +7,9 @@ from rich.live import Live
 
 
 class LiveDisplay:
-    """Redraws on a terminal while it is entered.
+    """Redraws on a terminal while entered.
 
-    It is drawn when `_draw` is called, not by a thread, because children are forked from this process.
+    `_draw` draws it, not a thread, because children are forked from this process.
     """
 
     def __init__(self, console: Console) -> None:

@@ -26,7 +26,7 @@ _OPTIONS: Final = TypeAdapter(Options)
 
 
 def one_option(given: str, *, name: str = "--option", example: str = "KEY=VALUE") -> tuple[str, JsonValue]:
-    """Read KEY=VALUE; the value is read as JSON where possible, else as a text. Raises `UsageProblem`."""
+    """Read KEY=VALUE; the value is read as JSON if possible, else as text. Raises `UsageProblem`."""
     key, mark, text = given.partition("=")
     if not (key and mark):
         raise UsageProblem(f"{name} {given}: give {example}")
@@ -38,7 +38,7 @@ def one_option(given: str, *, name: str = "--option", example: str = "KEY=VALUE"
 
 
 def options_of(values: Iterable[str], *, example: str = "db.backend=mariadb") -> Options:
-    """Read several NAME.KEY=VALUE, by the name of an environment or of a plug-in. Raises `UsageProblem`."""
+    """Read several NAME.KEY=VALUE options, by the name of an environment or plug-in. Raises `UsageProblem`."""
     found: Options = {}
     for given in values:
         place, value = one_option(given)
@@ -76,7 +76,7 @@ def _inherited() -> Options:
 
 
 def _checked(envs: Sequence[str], options: Options) -> dict[str, str]:
-    """Return the environments' own names, by the names that they have on the command line."""
+    """Return the environments' own names, by their names on the command line."""
     done = subprocess.run(
         [console_script("gymfleet-env-server"), "--check-options", *envs],
         capture_output=True, text=True, check=False, env={**os.environ, OPTIONS_VARIABLE: json.dumps(options)},

@@ -14,7 +14,7 @@ from gymfleet_cli.run_directory import RunFiles
 
 
 def print_outcome(run_dir: Path) -> None:
-    """Print success before and after with intervals, the main figures, and where to look. Raises `RunDataError`."""
+    """Print success before and after with intervals, the main figures, and the files. Raises `RunDataError`."""
     data = RunData.load(RunFiles.open(run_dir))
     table = Table.grid(padding=(0, 2))
     for label, one in (("before", data.before), ("after" if data.before else "success", data.after)):
@@ -31,14 +31,14 @@ def print_outcome(run_dir: Path) -> None:
 
 
 def success_lines(one: Measurement) -> dict[str, str]:
-    """Format a measurement, under an empty title, and that of each environment, if there are several."""
+    """Format a measurement, under an empty title, and each environment's if there are several."""
     return {"": success_line(one), **{title: success_line(part) for title, part in one.environments.items()}}
 
 
 def success_line(one: Success) -> str:
     """Format a measurement as `41.5 % success (95 % interval 34.9 to 48.4 %, 200 episodes)`.
 
-    Where tasks were played several times, the chance that all of a task's episodes succeed follows: `, pass^4 12.5 %`.
+    If tasks were played several times, the chance that all of a task's episodes succeed follows: `, pass^4 12.5 %`.
     """
     low, high = one.interval
     line = (

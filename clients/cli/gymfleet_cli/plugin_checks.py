@@ -1,4 +1,4 @@
-"""The plug-ins that a recipe names, checked before any process of a run is started."""
+"""Checks of the plug-ins that a recipe names, before any process of a run starts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,21 +16,21 @@ Known = Mapping[Plugin, PluginDescription]
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A plug-in where a recipe names it, with the options that it is given there."""
+    """A plug-in at the place where a recipe names it, with its options there."""
 
     plugin: Plugin
     key: str
-    """What names it."""
+    """The key that names it."""
     table: str
     options: Mapping[str, Any]
     beside: str = ""
-    """What else may stand in the table, which has keys of its own."""
+    """A note on the table's own keys, which are allowed as well."""
 
 
 def check_plugins(recipe: Recipe) -> None:
-    """Check the plug-ins that a recipe names. Raises `RecipeError`, with the key and what is known."""
+    """Check the plug-ins that a recipe names. Raises `RecipeError`, with the key and the known names."""
     plan = recipe.plan()
-    # The rounds of a repeat are alike.
+    # The rounds of a repeat are equal.
     stages = list({(stage.table, stage.kind, repr(stage.options)): stage for stage in plan}.values())
     kinds = [_Use(("stage", stage.kind), f"{stage.table}.kind", stage.table, stage.options) for stage in stages]
     others = list(_outside_of_stages(recipe))
@@ -81,13 +81,13 @@ def _with_its_own(stage: _Use, described: PluginDescription, facts: StageFacts) 
 
 
 def _passed_on(options: Mapping[str, Any], described: PluginDescription) -> dict[str, Any]:
-    """Return the options that a stage does not know itself."""
+    """Return the options that are not the stage's own."""
     properties: Any = described.options.get("properties", {})
     return {key: value for key, value in options.items() if key not in properties}
 
 
 def _named_by(stage: PlannedStage, described: PluginDescription, facts: StageFacts) -> Iterator[_Use]:
-    """Yield the plug-ins that the options of a stage name, or their defaults do."""
+    """Yield the plug-ins named by the options of a stage, or by their defaults."""
     for option, kind in facts.plugins.items():
         default = _default(described, option)
         given, key = stage.options.get(option, default), f"{stage.table}.{option}"
@@ -102,7 +102,7 @@ def _named_by(stage: PlannedStage, described: PluginDescription, facts: StageFac
 
 
 def _chosen(kind: str, key: str, given: Any) -> _Use:
-    """Return the plug-in that stands at a key: by its name, or as a table with `use` and its options."""
+    """Return the plug-in at a key, given by name, or as a table with `use` and its options."""
     options = dict(given) if isinstance(given, dict) else {"use": given}
     reference = options.pop("use", None)
     if kind not in KINDS or not isinstance(reference, str):
@@ -116,7 +116,7 @@ def _default(described: PluginDescription, option: str) -> Any:
 
 
 def _check_suits(recipe: Recipe, stage: PlannedStage, use: _Use, known: Known) -> None:
-    """Check that an algorithm can learn from the episodes that are played for it, and a strategy play them."""
+    """Check that an algorithm can learn from the episodes played for it, and that a strategy can play them."""
     kind, reference = use.plugin
     if kind == "strategy":
         plays = StrategyFacts.model_validate(known[use.plugin].facts)
@@ -161,7 +161,7 @@ def _faults(use: _Use, described: PluginDescription) -> Iterator[str]:
 
 
 def _causes(fault: Any) -> list[Any]:
-    """Return what is wrong with an optional table: that it is not null either is no news."""
+    """Return the faults of an optional table, without the useless one that it is not null."""
     if fault.validator != "anyOf":
         return [fault]
     options: dict[int, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""The kinds of plug-ins, and what is known of a plug-in without importing it here."""
+"""The kinds of plug-ins, and descriptions of plug-ins without importing them here."""
 
 import ast
 import hashlib
@@ -29,9 +29,9 @@ class _Kind:
     service: str
     """The command that knows the plug-ins: `SERVICE describe KIND REFERENCE`, `SERVICE check KIND REFERENCE`."""
     base: str
-    """The module of the base class: a file that imports it is of this kind."""
+    """The module of the base class; a file that imports it is of this kind."""
     may_import: str = ""
-    """Another kind whose base such a file may import as well, for what it shares with it."""
+    """Another kind whose base such a file may also import, for shared parts."""
 
 
 class UnusablePlugin(RecipeError):
@@ -57,12 +57,12 @@ KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def description(kind: str, reference: str) -> PluginDescription:
-    """Return what is known of a plug-in. Raises `UnusablePlugin`."""
+    """Return the description of a plug-in. Raises `UnusablePlugin`."""
     return descriptions([(kind, reference)])[kind, reference]
 
 
 def descriptions(plugins: Iterable[Plugin]) -> dict[Plugin, PluginDescription]:
-    """Return what is known of plug-ins: from the cache while their sources are the same, else from their services.
+    """Return descriptions of plug-ins: from the cache while their sources are unchanged, else from their services.
 
     Raises `UnusablePlugin`.
     """
@@ -103,7 +103,7 @@ def broken_promises(kind: str, reference: str) -> list[str]:
 
 
 def installed(kinds: Iterable[str]) -> dict[str, list[PluginDescription] | str]:
-    """Return the plug-ins of each kind that have a name here, or the reason why they cannot be known."""
+    """Return the named plug-ins of each kind that are installed, or the reason why they cannot be listed."""
 
     def of(kind: str) -> list[PluginDescription] | str:
         try:
@@ -169,7 +169,7 @@ def _asked_for(kind: str, references: Sequence[str]) -> str:
 
 def _cached(kind: str, reference: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # A name means the same wherever one is, to one installation; a path does not.
+    # Within one installation, a name means the same from any directory; a path does not.
     means = os.fspath(Path(reference).resolve()) if is_path(reference) else console_script(KINDS[kind].service)
     key = hashlib.sha256(json.dumps([kind, reference, means]).encode()).hexdigest()[:32]
     return home / "gymfleet" / "plugins" / f"{key}.json"

@@ -18,11 +18,11 @@ from gymfleet_cli.live_display import LiveDisplay
 PLAIN_INTERVAL_S: Final = 10.0
 DRAW_INTERVAL_S: Final = 0.5
 PHASES: Final = {"starting": "start", "failed": "stopped by a failure"}
-"""Names of phases that are no stages, and are shown by other words."""
+"""Names of phases that are not stages, and the words that are shown for them."""
 
 
 def read_progress(run_dir: Path) -> RunProgress | None:
-    """Read the progress; None before the run has written any."""
+    """Read the progress; return None before the run has written any."""
     try:
         return RunProgress.model_validate_json((run_dir / "progress.json").read_bytes())
     except (OSError, ValidationError):
@@ -78,7 +78,7 @@ class RunDisplay(LiveDisplay):
         self._phase = ""
 
     def refresh(self) -> None:
-        """Read the file and draw, when the next update is due."""
+        """Read the file, and draw if the next update is due."""
         now = time.monotonic()
         progress = self._read()
         if progress is None or progress.updated_at < self._began_at:  # left by an interrupted run

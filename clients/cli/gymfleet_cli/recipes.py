@@ -1,4 +1,4 @@
-"""A recipe with the changes that the command line asks for."""
+"""A recipe with the changes from the command line."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def load_checked(path: Path, overrides: Sequence[str]) -> Recipe:
 
 
 def checked(recipe: Recipe, overrides: Sequence[str], *, where: str) -> Recipe:
-    """Return a recipe with each `key=value` set, whose plug-ins were checked. Raises `RecipeError`, `UsageProblem`."""
+    """Set each `key=value`, check the plug-ins, and return the recipe. Raises `RecipeError`, `UsageProblem`."""
     changed = _with_overrides(recipe, overrides)
     try:
         check_plugins(changed)
@@ -74,12 +74,12 @@ def _set(document: dict[str, Any], override: str) -> None:
 
 
 def _has_named_tables(place: Sequence[str]) -> bool:
-    """Return whether a place is `environments`, `stages` or `stages.NAME.stages`: its tables are addressed by name."""
+    """Return whether a place is `environments`, `stages` or `stages.NAME.stages`: tables there are found by name."""
     return list(place) == ["environments"] or (len(place) % 2 == 1 and set(place[::2]) == {"stages"})
 
 
 def _called(name: str, tables: list[dict[str, Any]], place: Sequence[str], override: str) -> dict[str, Any]:
-    """Return the stage or environment that is called `name`."""
+    """Return the stage or environment called `name`."""
     titles = [_title(table, place[-1]) for table in tables]
     if name not in titles:
         raise UsageProblem(
@@ -89,7 +89,7 @@ def _called(name: str, tables: list[dict[str, Any]], place: Sequence[str], overr
 
 
 def _title(table: dict[str, Any], key: str) -> str:
-    """Return what a table is called. Another override may have made it: that it is sound is found out later."""
+    """Return the name of a table. Another override may have made it; whether it is valid is checked later."""
     if key == "environments":
         return str(table.get("label") or table.get("name"))
     kind = str(table.get("kind", "repeat"))
@@ -97,7 +97,7 @@ def _title(table: dict[str, Any], key: str) -> str:
 
 
 def toml_value(text: str) -> Any:
-    """Read a TOML value; a word that is not one is a string."""
+    """Read a TOML value; any other text is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except tomllib.TOMLDecodeError:
@@ -105,14 +105,14 @@ def toml_value(text: str) -> Any:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Return the recipe as TOML that loads to an equal recipe: what was given, without the defaults."""
+    """Return the recipe as TOML that loads to an equal recipe: the given values, without the defaults."""
     lines: list[str] = []
     _write_table(lines, [], recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True))
     return "\n".join(lines) + "\n"
 
 
 def _write_table(lines: list[str], path: list[str], table: dict[str, Any]) -> None:
-    """Write a table's values before the tables within it: what follows a header belongs to it."""
+    """Write a table's values before its inner tables, because everything after a header belongs to it."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict) or (value and _are_tables(value))}
     lines += [f"{_key(key)} = {_literal(value)}" for key, value in table.items() if key not in inner]
     for key, value in inner.items():

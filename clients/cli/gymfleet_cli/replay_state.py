@@ -1,4 +1,4 @@
-"""How far `gymfleet data augment` has come: a command that was killed goes on from there."""
+"""The progress of `gymfleet data augment`, from which a killed command goes on."""
 
 import hashlib
 import time
@@ -20,15 +20,15 @@ Change = tuple[str, Trajectory, tuple[Move, ...]]
 
 class _Saved(BaseModel):
     changes: str
-    """A hash of all that is to be played."""
+    """A hash of all changes to play."""
     played: int
     size: int
-    """Bytes that were written."""
+    """Bytes written."""
     counts: dict[str, int]
 
 
 class ReplayState:
-    """The output of a command, and beside it what has been played: on the disk about once a second."""
+    """The output of a command and, next to it, its progress; both are written to disk about once a second."""
 
     def __init__(self, output: Output, changes: Iterable[Change], reply_format: str) -> None:
         digest = hashlib.sha256(reply_format.encode())
@@ -42,7 +42,7 @@ class ReplayState:
         self.counts: Counter[str] = Counter()
 
     def begin(self, *, anew: bool) -> None:
-        """Open the output where a killed command left it. Raises `DataError` where that played something else."""
+        """Open the output where a killed command left it. Raises `DataError` if that command played other changes."""
         saved = None if anew else self._left()
         if saved is not None and saved.changes != self._changes:
             raise DataError(
@@ -54,7 +54,7 @@ class ReplayState:
         self._output.begin(0 if saved is None else saved.size)
 
     def note(self, name: str, line: bytes | None) -> None:
-        """Note that a change of this augmenter was played, and what is kept of it."""
+        """Note that a change of this augmenter was played, and the line kept of it, if any."""
         self.played += 1
         self.counts[f"{name}: played"] += 1
         if line is not None:
@@ -64,7 +64,7 @@ class ReplayState:
             self._save()
 
     def stop(self) -> None:
-        """Leave everything to the command that goes on."""
+        """Save the state for the command that goes on."""
         self._save()
         self._output.close()
 

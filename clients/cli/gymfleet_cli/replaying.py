@@ -1,4 +1,4 @@
-"""Moves that are played in an environment again, as a conversation to learn from."""
+"""Moves replayed in an environment, as a conversation to learn from."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from gymfleet_kit.formats import CheckedFormat
 def replayed(
     client: SyncGatewayClient, task: TaskRef, moves: Sequence[Move], reply_format: CheckedFormat, instructions: str
 ) -> Conversation | None:
-    """Play moves in a new session of a task, up to its end, and return what was seen and said.
+    """Play moves in a new session of a task, up to its end, and return the conversation.
 
-    What is said in another role than the agent's is not learned from; None where nothing else was said before the end.
+    Messages of roles other than the agent's are not learned from; returns None if there are no others before the end.
     Raises the client's errors.
     """
     opened = OpenSession(env=task.env, split=task.split, level=task.level, task_id=task.task_id, seed=task.seed)

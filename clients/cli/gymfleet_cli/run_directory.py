@@ -1,4 +1,4 @@
-"""The reader of a run directory: summary, metrics and episodes, as the trainer wrote them.
+"""The reader of a run directory: summary, metrics and episodes as written by the trainer.
 
 A run in progress has fewer files, and its last lines may be incomplete.
 """
@@ -25,7 +25,7 @@ class RunDataError(Exception):
 
 
 class LeftByStage(BaseModel):
-    """What a finished stage left, as the trainer notes it; fields of newer versions are left aside."""
+    """The trainer's record of a finished stage's results; fields of newer versions are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -53,7 +53,7 @@ class RunFiles:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a run directory. Raises `RunDataError` for a directory that is not a run's."""
+        """Open a run directory. Raises `RunDataError` for any other directory."""
         if not path.is_dir():
             raise RunDataError(f"there is no run directory {path}")
         if not any((path / mark).exists() for mark in _MARKS):
@@ -74,12 +74,12 @@ class RunFiles:
         return document
 
     def recipe_text(self) -> str:
-        """Return the recipe as it was given; empty when the run has not got that far."""
+        """Return the recipe as given; empty if the run has not got that far."""
         path = self.path / "recipe.toml"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def recipe(self) -> dict[str, Any]:
-        """Return the recipe's table, which is empty when there is no readable recipe."""
+        """Return the recipe's table, which is empty if there is no readable recipe."""
         try:
             return tomllib.loads(self.recipe_text())
         except tomllib.TOMLDecodeError:
@@ -99,7 +99,7 @@ class RunFiles:
         return records
 
     def left(self) -> list[LeftByStage]:
-        """Return what the finished stages left, in the order of the run."""
+        """Return the results of the finished stages, in the order of the run."""
         path = self.path / "stages.json"
         try:
             return _LEFT.validate_json(path.read_bytes())
@@ -116,7 +116,7 @@ class RunFiles:
         return [*finished, *sorted(names.difference(finished))]
 
     def trajectories(self, stage: str) -> Iterator[ScoredTrajectory]:
-        """Yield the episodes of one stage, in the order in which they were recorded; conversations are none."""
+        """Yield the episodes of one stage, in the order in which they were recorded; skip conversations."""
         for record in _records(self.path / "trajectories" / f"{stage}.jsonl", RECORDS):
             if isinstance(record, ScoredTrajectory):
                 yield record

@@ -1,4 +1,4 @@
-"""The common part of `train` and `eval`: the services of one run around one command of the trainer."""
+"""The common part of `train` and `eval`: one command of the trainer, and the services of its run around it."""
 
 import fcntl
 import os
@@ -32,23 +32,23 @@ class Work:
 
     recipe: Recipe
     recipe_file: str
-    """The file from which the builder of the model and the engine read the recipe."""
+    """The file from which the model's builder and the engine read the recipe."""
     run_dir: Path
     command: tuple[str, ...]
     """`run` or `eval`, with its arguments."""
     build: bool = True
     """Whether the model may have to be built first; an existing model is kept."""
     model: str | None = None
-    """The model that the engine loads at its start, if not the one that the recipe begins with."""
+    """The model that the engine loads at its start, if not the recipe's initial one."""
 
 
 def run_plan(recipe: Recipe, env: str | None, run_dir: Path, state_dir: Path, ports_from: int | None) -> Plan:
     """Return the services of a run; `env` is the source of its only environment, if not gymfleet's own.
 
     Raises:
-        UsageProblem: a source where there are several environments, or benchmark files that the recipe trains on are
-            not there; GPUs that are not there, or in use.
-        RecipeError: a reward names a model that neither the operator has set nor a stage before it trains.
+        UsageProblem: a source is given for several environments; the recipe's benchmark files are missing; or GPUs are
+            missing, or in use.
+        RecipeError: a reward names a model that the operator has not set and no earlier stage trains.
     """
     served = {section.name: section for section in recipe.environments}
     if env is not None and len(served) > 1:
@@ -104,7 +104,7 @@ def is_run(directory: Path) -> bool:
 
 
 def recipe_file(recipe: Recipe, state_dir: Path) -> str:
-    """Return the file from which the trainer reads a recipe that is in no file as it is."""
+    """Write a recipe that is not in a file in this form, for the trainer; return the path."""
     written = state_dir / "recipe.toml"
     written.write_text(to_toml(recipe), encoding="utf-8")
     return str(written)

@@ -1,4 +1,4 @@
-"""`gymfleet eval --strategy`: one model by several strategies, each with what it took."""
+"""`gymfleet eval --strategy`: one model measured with several strategies, each with its costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ from gymfleet_cli.recipes import toml_value
 from gymfleet_cli.report.data import Measurement
 
 _HOW_PLAYED: Final = ("strategy", "budget", "allocation")
-"""Of a measurement's options those that are replaced."""
+"""Options of a measurement that are replaced."""
 _SPENT: Final = {
     "model_calls": "replies",
     "env_steps": "steps",
@@ -26,15 +26,15 @@ _SPENT: Final = {
 
 
 def recipe_by(recipe: Recipe, strategy: str, budget: Sequence[str]) -> Recipe:
-    """Return the recipe that measures as this one does at its end, by a strategy and with a budget for each task.
+    """Return the recipe of this one's last measurement, with a strategy and a budget for each task.
 
     Args:
         recipe: that of the run.
-        strategy: a name and its options, as in `best_of_n,candidates=16`, or the table as TOML has it, in braces.
+        strategy: a name and its options, as in `best_of_n,candidates=16`, or a TOML table in braces.
         budget: as in `model_calls=64`.
 
     Raises:
-        UsageProblem: one of them cannot be read, or is no budget.
+        UsageProblem: the strategy or the budget cannot be read, or the budget is invalid.
     """
     table = _table(strategy)
     limits = _pairs("--budget", budget)
@@ -48,14 +48,14 @@ def recipe_by(recipe: Recipe, strategy: str, budget: Sequence[str]) -> Recipe:
 
 
 def recipe_allocated(recipe: Recipe, allocation: str) -> Recipe:
-    """Return the recipe that measures as this one does at its end, with a budget that all tasks share.
+    """Return the recipe of this one's last measurement, with a budget that all tasks share.
 
     Args:
         recipe: that of the run.
         allocation: as in `model_calls=4096,wave=16`.
 
     Raises:
-        UsageProblem: it cannot be read, or nothing says what an episode is worth.
+        UsageProblem: the allocation cannot be read, or the recipe has no evaluator of episodes.
     """
     if recipe.rollout.evaluator is None:
         raise UsageProblem("--allocate: what an episode is worth says [rollout.evaluator]: give that table")
@@ -63,7 +63,7 @@ def recipe_allocated(recipe: Recipe, allocation: str) -> Recipe:
 
 
 def _measuring(recipe: Recipe, **options: Any) -> Recipe:
-    """Return a recipe of one measurement, that at the end of another, played otherwise."""
+    """Return a recipe of one measurement: another recipe's last, played with other options."""
     document = recipe.model_dump(mode="json", exclude_unset=True)
     last = next((dict(stage.options) for stage in reversed(recipe.plan()) if stage.kind == "measure"), {})
     kept = {name: value for name, value in last.items() if name not in _HOW_PLAYED}
@@ -92,7 +92,7 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def print_comparison(measured: Mapping[str, Measurement], recipe: Recipe) -> None:
-    """Print a row for each strategy: success, what a task took on average, and what nodes were valued by."""
+    """Print a row for each strategy: success, the mean cost of a task, and the components that valued nodes."""
     table = Table()
     for column in ("strategy", "success", *(f"{name}/task" for name in _SPENT.values()), "seconds", "valued by"):
         table.add_column(column, overflow="fold")

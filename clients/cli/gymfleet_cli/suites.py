@@ -1,6 +1,6 @@
-"""`gymfleet eval --suite`: one run's models on many environments, one after the other, each with services of its own.
+"""`gymfleet eval --suite`: one run's models on many environments in turn, each with services of its own.
 
-What was measured is kept in the run directory, and is not measured again.
+Figures are kept in the run directory, and not measured again.
 """
 
 import hashlib
@@ -26,19 +26,19 @@ _WEIGHTS: Final = "*.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A model of a run, and what it is called in the table."""
+    """A model of a run, and its title in the table."""
 
     title: str
     model: Path
 
 
 class Figure(BaseModel):
-    """What one model reached in one environment."""
+    """One model's result in one environment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str
-    """A digest of the environment's table, of the recipe, and of which weights were measured."""
+    """A digest of the environment's table, the recipe, and the measured weights."""
     environment: str
     stage: str
     metric: str
@@ -51,7 +51,7 @@ _FIGURES: Final = TypeAdapter(list[Figure])
 
 
 class Results:
-    """The figures of a suite that a run directory keeps, as `suites/NAME.json`."""
+    """The figures of a suite kept in a run directory, as `suites/NAME.json`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,11 +64,11 @@ class Results:
             raise CliError(f"{path} cannot be read; remove it to measure anew: {error}") from None
 
     def get(self, key: str) -> Figure | None:
-        """Return what was measured before."""
+        """Return a figure measured earlier, if there is one."""
         return self._known.get(key)
 
     def keep(self, figure: Figure) -> None:
-        """Keep a figure, also if the command is killed right after."""
+        """Keep a figure, even if the command is killed right after."""
         self._known[figure.key] = figure
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
@@ -77,16 +77,16 @@ class Results:
 
 
 def stages_of(recipe: Recipe, run_dir: Path, last: Path | None, *, every: bool) -> list[Stage]:
-    """Return the model to measure, or with `every` that which the run began with and those that its stages left.
+    """Return the model to measure, or with `every` the run's initial model and those that its stages left.
 
     Args:
         recipe: that of the run.
         run_dir: its directory.
-        last: what it has come to; None for what it begins with.
+        last: the run's last model; None to measure its initial one.
         every: whether the table has a column for each stage that trained.
 
     Raises:
-        CliError: a model is not there any more.
+        CliError: a model no longer exists.
     """
     initial = Path(initial_model(recipe, run_dir))
     found = [Stage(BASE, initial) if last is None else Stage(last.name, last)]
@@ -99,9 +99,9 @@ def stages_of(recipe: Recipe, run_dir: Path, last: Path | None, *, every: bool) 
 
 
 def recipe_for(recipe: Recipe, env: SuiteEnvironment, *, where: str) -> Recipe:
-    """Return the recipe by which a run's model is measured in another environment: its engine and its formats.
+    """Return the recipe for measuring a run's model in another environment, with the run's engine and formats.
 
-    Raises `RecipeError` where the environment's limits do not fit that engine.
+    Raises `RecipeError` if the environment's limits do not fit that engine.
     """
     document = recipe.model_dump(mode="json", exclude_unset=True, exclude={"environments", "stages", "reward"})
     only = {"episodes", "metric", "reference"}
@@ -114,7 +114,7 @@ def recipe_for(recipe: Recipe, env: SuiteEnvironment, *, where: str) -> Recipe:
 
 
 def key_of(recipe: Recipe, model: Path) -> str:
-    """Return a digest of how and what is measured: weights count by their files' names, sizes and times."""
+    """Return a digest of the recipe and the model; weights count by their files' names, sizes and times."""
     weights = [
         (path.name, path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted((*model.glob(_WEIGHTS), *(model / "model").glob(_WEIGHTS)))
@@ -124,7 +124,7 @@ def key_of(recipe: Recipe, model: Path) -> str:
 
 
 def figure_of(key: str, stage: Stage, env: SuiteEnvironment, measured: Measurement) -> Figure:
-    """Return what a measurement says by the environment's metric."""
+    """Return the figure of a measurement by the environment's metric."""
     by_score = env.metric == "score"
     return Figure(
         key=key,
@@ -140,7 +140,7 @@ def figure_of(key: str, stage: Stage, env: SuiteEnvironment, measured: Measureme
 def print_table(
     suite: Suite, stages: Sequence[Stage], figures: Mapping[tuple[str, str], Figure], failed: Mapping[str, str]
 ) -> None:
-    """Print a row for each environment and a column for each model; with several what the last gained on the first."""
+    """Print a row per environment and a column per model; with several models, also the last's gain on the first."""
     titles = [stage.title for stage in stages]
     table = Table()
     for column in ("environment", "metric", "episodes", *titles, *(["improvement"] if len(titles) > 1 else [])):

@@ -1,4 +1,4 @@
-"""Reward models that a recipe trains and asks: where the reward service of its run finds them."""
+"""Reward models that a recipe both trains and asks: where the reward service of its run finds them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -12,19 +12,19 @@ from pydantic import JsonValue
 from gymfleet_cli.plugins import descriptions
 
 _SCORES: Final = {"reward_model": "episode", "process_reward_model": "turns"}
-"""What a model says that a component asks and a stage leaves, each of which calls it so."""
+"""What a reward model scores, by the name that both the component that asks it and the stage that trains it use."""
 
 
 def trained_models(recipe: Recipe, run_dir: Path, known: Collection[str]) -> dict[str, JsonValue]:
-    """Return the models that rewards of the recipe name and stages of it train, as `GYMFLEET_REWARD_MODELS` has them.
+    """Return the models that the recipe's rewards name and its stages train, in the form of `GYMFLEET_REWARD_MODELS`.
 
     Args:
-        recipe: its plug-ins were checked.
-        run_dir: where its stages leave their models.
-        known: names that the operator has set, which stand for his own models.
+        recipe: a recipe whose plug-ins are checked.
+        run_dir: the directory where its stages leave their models.
+        known: names set by the operator, for the operator's own models.
 
     Raises:
-        RecipeError: nothing has a model of that name, or only a stage that comes later.
+        RecipeError: there is no model of that name, or only a later stage trains it.
     """
     asked = [one for one in _asked(recipe) if one[2] not in known]
     plan = recipe.plan()
@@ -51,7 +51,7 @@ def trained_models(recipe: Recipe, run_dir: Path, known: Collection[str]) -> dic
 
 
 def _trained(plan: list[PlannedStage]) -> dict[str, set[str]]:
-    """Return what stages train, by their titles: models for which components."""
+    """Return the components for which stages train models, by stage title."""
     told = descriptions(("stage", stage.kind) for stage in plan)
     trained: dict[str, set[str]] = defaultdict(set)
     for stage in plan:
@@ -61,7 +61,7 @@ def _trained(plan: list[PlannedStage]) -> dict[str, set[str]]:
 
 
 def _asked(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Yield where a component of gymfleet's own asks a model, the component, and the model's name."""
+    """Yield each place where one of gymfleet's own components asks a model, the component, and the model's name."""
     for table, reward in recipe.rewards().items():
         for label, component in reward.used.items():
             if component in _SCORES:

@@ -1,4 +1,4 @@
-"""Checks of an environment server's promises: the session API's, OpenEnv's and AgentGym's."""
+"""Checks of an environment server's promises: those of the session API, OpenEnv and AgentGym."""
 
 from gymfleet_conformance.catalogue import checks_of, every_check
 from gymfleet_conformance.check import Check, Protocol, Severity

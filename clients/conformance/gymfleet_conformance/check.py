@@ -1,6 +1,6 @@
-"""A check: one promise of a protocol, tried against a server.
+"""A check: one promise of a protocol, tested against a server.
 
-A check is an async function that gets a target of its own. It returns when the
+A check is an async function that gets a target of its own. It returns if the
 promise holds, and raises `Failed` or `NotApplicable` otherwise. Its docstring is
 the promise, in one line.
 """
@@ -27,7 +27,7 @@ class Protocol(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether a server must keep a promise or only should."""
+    """Whether a server must keep a promise, or only should."""
 
     MUST = "must"
     SHOULD = "should"
@@ -49,10 +49,10 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """One promise and the way to try it."""
+    """One promise, and the function that tests it."""
 
     id: str
-    """`group.name`. It is stable, because reports of different days are compared by it."""
+    """`group.name`. It is stable, because reports from different days are compared by it."""
     protocol: Protocol
     severity: Severity
     promise: str

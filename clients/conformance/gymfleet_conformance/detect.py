@@ -1,4 +1,4 @@
-"""Detection of the protocol that a server speaks, and of the environments that it has."""
+"""Detection of a server's protocol and environments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,7 +22,7 @@ Targets = list[tuple[str, Callable[[], Target]]]
 
 
 class NotAServer(Exception):
-    """No server that the kit knows answers there, or not the one that was asked for."""
+    """No server that the kit knows answers there, or not the requested one."""
 
 
 async def find_protocol(server: ServerUnderTest) -> Protocol:
@@ -80,7 +80,7 @@ async def _agentgym(server: ServerUnderTest, envs: Sequence[str]) -> Targets:
 
 
 async def _agentgym_env(server: ServerUnderTest) -> str | None:
-    """Name the environment by the end of the URL, because one server has maze and wordle; else by the banner."""
+    """Name the environment by the end of the URL, because one server has both maze and wordle; else by the banner."""
     banner = await _json(server, "/")
     if not (isinstance(banner, str) or await _has_create(server)):
         return None
@@ -90,7 +90,7 @@ async def _agentgym_env(server: ServerUnderTest) -> str | None:
 
 
 async def _has_create(server: ServerUnderTest) -> bool:
-    """Return whether there is a path `/create` that takes another method than GET."""
+    """Return whether there is a path `/create` that takes a method other than GET."""
     return (await server.request("GET", "/create")).status_code == _WRONG_METHOD
 
 

@@ -37,7 +37,7 @@ class CheckResult(_Record):
 
 
 class Section(_Record):
-    """All checks of one environment; `env` is empty where the protocol names none."""
+    """All checks of one environment; `env` is empty if the protocol does not name it."""
 
     env: str
     results: tuple[CheckResult, ...]
@@ -64,7 +64,7 @@ class Report(_Record):
         return not any(section.count(Verdict.FAILS, Severity.MUST) for section in self.sections)
 
     def junit(self) -> bytes:
-        """Write one test suite per environment; a failed `should` is reported as skipped, as it decides nothing."""
+        """Return JUnit XML, one test suite per environment; a failed `should` is skipped, as it decides nothing."""
         root = ET.Element("testsuites", name="gymfleet conformance")
         for section in self.sections:
             suite = ET.SubElement(root, "testsuite", name=_xml(f"{self.protocol} {section.env}".strip()))

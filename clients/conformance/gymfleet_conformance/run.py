@@ -1,4 +1,4 @@
-"""The runner of checks: each has a target and a deadline of its own, and several run at a time."""
+"""The runner of checks: each has its own target and deadline, and several run at a time."""
 
 import asyncio
 import time
@@ -110,7 +110,7 @@ async def _verdict(check: Check[Any], target: Target, silence: _Silence) -> tupl
 
 
 def _told(error: Exception) -> str:
-    """Return what was seen, according to the exception that was raised."""
+    """Return a description of what was seen, from the exception."""
     match error:
         case Failed():
             return str(error)

@@ -1,4 +1,4 @@
-"""The server under examination, and what the checks of every protocol need from it."""
+"""The server under examination, and the parts that the checks of every protocol need."""
 
 import json
 from abc import ABC, abstractmethod
@@ -53,7 +53,7 @@ class ServerUnderTest:
         return "ws" + self.url.removeprefix("http") + path
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send one request to a path below the base; what the transport raises goes to the caller."""
+        """Send one request to a path below the base; errors of the transport go to the caller."""
         return await self.http.request(method, self.url + path, **options)
 
     async def __aenter__(self) -> Self:
@@ -64,19 +64,19 @@ class ServerUnderTest:
 
 
 class Target(ABC):
-    """One environment of a server, for one check; whatever the check opens is closed after it."""
+    """One environment of a server, for one check; everything that the check opens is closed after it."""
 
     def __init__(self, server: ServerUnderTest, env: str) -> None:
         self.server = server
         self.env = env
 
     def lacks(self, need: str) -> str | None:  # noqa: ARG002 - for those that know more of their environment
-        """Return why a check that needs this does not apply; None when it does."""
+        """Return why a check that needs this does not apply; None if it does."""
         return None
 
     @abstractmethod
     async def release(self) -> None:
-        """Close what is still open. A failure here does not affect the verdict."""
+        """Close everything still open. A failure here does not affect the verdict."""
 
 
 def excerpt(text: object, limit: int = SHOWN_CHARS) -> str:

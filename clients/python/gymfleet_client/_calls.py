@@ -1,4 +1,4 @@
-"""The REST calls of the session API as data: what to send, how to read the answer, and whether to repeat.
+"""The REST calls of the session API as data: the request, the reading of the answer, and whether to repeat.
 
 Both the asynchronous and the synchronous client execute these calls.
 """
@@ -57,7 +57,7 @@ _JSON: Final[dict[str, str]] = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One REST call. `repeatable` says that sending it twice does no harm."""
+    """One REST call. `repeatable` means that sending it twice does no harm."""
 
     method: str
     path: str
@@ -73,7 +73,7 @@ class Call(Generic[T]):
         return f"{self.method} {self.path}"
 
     def request(self, client: httpx.Client | httpx.AsyncClient, timeout_s: float) -> httpx.Request:
-        """Return the request as httpx sends it."""
+        """Return the request for httpx to send."""
         headers = dict(_JSON) if self.content is not None else {}
         if trace := current_traceparent():
             headers[HEADER] = trace
@@ -97,7 +97,7 @@ class Call(Generic[T]):
 
 
 class Tries:
-    """The tries to send one call, which a lost connection may need several of."""
+    """The tries to send one call; a lost connection may need several."""
 
     def __init__(self, call: Call[Any]) -> None:
         self._repeatable = call.repeatable
@@ -105,7 +105,7 @@ class Tries:
         self.number = 1
 
     def pause_s(self, error: Exception) -> float | None:
-        """Return the seconds to wait before the call is sent again; None when the error goes to the caller."""
+        """Return the seconds to wait before the call is sent again; None if the error goes to the caller."""
         never_arrived = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
         repeatable = never_arrived or (self._repeatable and isinstance(error, httpx.TransportError))
         if not repeatable or self.number == _MAX_TRIES:

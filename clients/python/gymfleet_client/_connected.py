@@ -1,4 +1,4 @@
-"""What is connected while an `async with` lasts."""
+"""The base of clients that are connected for the duration of an `async with`."""
 
 from abc import ABC, abstractmethod
 from typing import Self

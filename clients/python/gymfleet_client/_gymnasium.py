@@ -1,4 +1,4 @@
-"""The parts that the single and the vector adapter share: the text space, the choice of tasks, the info of a step."""
+"""Parts shared by the single and the vector adapter: the text space, the choice of tasks, the info of a step."""
 
 import contextlib
 import string
@@ -23,7 +23,7 @@ _EPISODE_SEEDS: Final = 2**31
 class UnicodeText(Text):  # type: ignore[misc]  # gymnasium is not a dependency of the type check
     """Any text of at most `max_length` characters; samples are short and consist of printable ASCII.
 
-    Gymnasium's own `Text` lists its characters, and no list has all the characters that an environment may write.
+    Gymnasium's own `Text` lists its characters, and no list has all those that an environment may write.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -85,7 +85,7 @@ def connect(base_url: str, env: str, api_key: str | None) -> tuple[SyncGatewayCl
 
 
 class Tasks:
-    """The choice of an episode's task: the one that is named, else one that the episode's generator draws."""
+    """The choice of an episode's task: the named one, else one drawn by the episode's generator."""
 
     def __init__(
         self, spec: EnvironmentSpec, *, split: Split, level: str | None, task_ids: Sequence[str] | None

@@ -21,7 +21,7 @@ class Patience:
 
     Args:
         timeout_s: the time for the call and all repeats.
-        opening: an open, which the gateway may hold in its queue, for the caller's own `wait_s` where it has one.
+        opening: an open, which the gateway may hold in its queue, for the caller's own `wait_s` if it has one.
     """
 
     def __init__(self, timeout_s: float, opening: OpenSession | None = None) -> None:
@@ -44,12 +44,12 @@ class Patience:
         return request.model_copy(update={"wait_s": round(wait_s, 3)})
 
     def pause_s(self, error: Exception) -> float | None:
-        """Return the seconds to wait before the same call is made again; None when the error goes to the caller.
+        """Return the seconds to wait before the same call is made again; None if the error goes to the caller.
 
-        Any call answered with 429 was not executed, so it is safe to repeat after the time that the service
-        says. An open is repeated as long as its waiting time lasts, because each try tells the gateway how much
-        of it is left. Any other call is repeated only when there is then time for a try as long as the last one,
-        because a call that is given up in the middle may be executed after all.
+        A call answered with 429 was not executed, so it is safe to repeat after the time given by the service. An
+        open is repeated as long as its waiting time lasts, because each try tells the gateway how much of it is
+        left. Any other call is repeated only if there is then time for a try as long as the last one, because a
+        call that is given up in the middle may be executed after all.
         """
         now = time.monotonic()
         took_s, self._began = now - self._began, now

@@ -1,8 +1,8 @@
 """Repeat a call while a rule says so: the loops and pauses of the SDK's retries.
 
-`_patience` has the rule for a 429, `_calls` REST's for a lost connection, `multiplex` the stream's. They decide by what
-the service asked for and by whether the call was sent. To tenacity, which the services use, that would leave no more
-than these loops, and users of the SDK would install one more package.
+`_patience` has the rule for a 429, `_calls` that of REST for a lost connection, `multiplex` that of the stream. They
+decide by the service's request and by whether the call was sent. With tenacity, which the services use, only these
+loops would go away, and users of the SDK would have to install one more package.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 PauseRule: TypeAlias = Callable[[Exception], float | None]
-"""Returns the pause after which a call that raised this is made again; None when the error goes to the caller."""
+"""Returns the pause after which a call that raised this error is made again; None if the error goes to the caller."""
 
 
 async def repeated(once: Callable[[], Awaitable[T]], pause_s: PauseRule) -> T:
-    """Return the result of the first `once` that succeeds. Raises the error that the rule does not repeat."""
+    """Return the result of the first `once` that succeeds. Raises an error for which the rule does not repeat."""
     while True:
         try:
             return await once()

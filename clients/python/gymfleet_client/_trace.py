@@ -1,4 +1,4 @@
-"""The application's trace, sent with every call where the application uses OpenTelemetry."""
+"""The application's trace, sent with every call if the application uses OpenTelemetry."""
 
 import sys
 from typing import Any, Final
@@ -7,7 +7,7 @@ HEADER: Final = "traceparent"
 
 
 def current_traceparent() -> str:
-    """Return the W3C `traceparent` of the current span; empty where there is none.
+    """Return the W3C `traceparent` of the current span; empty if there is none.
 
     This imports nothing, because an application that traces has already imported OpenTelemetry.
     """

@@ -66,7 +66,7 @@ class ProblemError(ClientError):
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
         self.problem = problem
         self.retry_after_s = _retry_after_s(problem, retry_after_s)
-        """Seconds until another try is worthwhile, where the service says so."""
+        """Seconds until another try is worthwhile, if the service gives them."""
 
 
 class BadRequest(ProblemError):
@@ -88,7 +88,7 @@ class InternalError(ProblemError):
 
 
 class Unavailable(ProblemError):
-    """The service, or every replica of the environment, is down for now."""
+    """The service, or every replica of the environment, is down at the moment."""
 
     type = problems.UNAVAILABLE
 
@@ -184,7 +184,7 @@ class EnvironmentFailed(ProblemError):
 
 
 class StepTimeout(ProblemError):
-    """The environment did not finish the step in its time; the session is unusable."""
+    """The environment did not finish the step in time; the session is unusable."""
 
     type = problems.STEP_TIMEOUT
 
@@ -220,7 +220,7 @@ class UnknownImage(ProblemError):
 
 
 class Irreversible(ProblemError):
-    """The session has taken an action that cannot be taken back: it cannot be forked by a replay."""
+    """The session has taken an action that cannot be undone, so it cannot be forked by a replay."""
 
     type = problems.IRREVERSIBLE
 
@@ -243,7 +243,7 @@ _BY_TYPE: Final[dict[str, type[ProblemError]]] = {
 
 
 def problem_error(problem: Problem, *, retry_after_s: float | None = None) -> ProblemError:
-    """Return the exception for the problem's type; `ProblemError` itself for one without a class."""
+    """Return the exception for the problem's type; `ProblemError` itself for a type without a class."""
     return _BY_TYPE.get(problem.type, ProblemError)(problem, retry_after_s=retry_after_s)
 
 
@@ -263,7 +263,7 @@ def parse_problem(body: Any, status: int) -> Problem:
 
 
 def _retry_after_s(problem: Problem, otherwise: float | None) -> float | None:
-    """Return the problem's own figure, else the one given beside it."""
+    """Return the problem's own figure, else `otherwise`."""
     own = (problem.model_extra or {}).get("retry_after_s")
     if isinstance(own, int | float) and math.isfinite(own) and own >= 0:
         return float(own)

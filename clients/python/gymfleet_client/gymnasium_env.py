@@ -20,19 +20,18 @@ class GymfleetEnv(gymnasium.Env):  # type: ignore[misc]  # gymnasium is not a de
     Args:
         base_url: `http(s)://host:port` of the gateway or env server.
         env: the environment's name.
-        split: the split that tasks are drawn from.
+        split: the split from which tasks are drawn.
         level: the difficulty; without it, the environment's default level.
         task_ids: play only these tasks.
         api_key: sent as a bearer token when given.
-        lease_s: the session is closed when it is unused for this long; without it, the server's default applies.
+        lease_s: the session is closed if it is unused for this long; without it, the server's default applies.
         render_mode: "ansi" renders the last observation.
 
     `reset(seed=...)` draws the task and the episode seed from the seed; `options` may hold
-    `task_id` or `task_index`, `split` and `level`. Every call raises what
-    `SyncGatewayClient` raises. After `SessionLost` (the process behind the
-    session died) only `reset` works: an episode is never replaced without a request.
-    A `step` that failed because no answer came may be called again: it is
-    executed once.
+    `task_id` or `task_index`, `split` and `level`. Every call raises the errors of
+    `SyncGatewayClient`. After `SessionLost` (the process behind the session died) only
+    `reset` works: an episode is never replaced without a request. A `step` that failed
+    because no answer came may be called again: it is executed once.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}

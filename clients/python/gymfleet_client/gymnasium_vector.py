@@ -73,11 +73,11 @@ class _Slot:
 class GymfleetVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is not a dependency of the type check
     """`num_envs` sessions of one environment. Each step is one `POST /v1/steps`.
 
-    Arguments are those of `GymfleetEnv`, and each sub-environment plays exactly what a
-    `GymfleetEnv` with its seed would. `autoreset_mode` is Gymnasium's: with
-    `NEXT_STEP` the step after an episode's end resets it (its action is ignored),
-    with `SAME_STEP` the step that ends an episode does, and with `DISABLED` the caller
-    does, with `reset(options={"reset_mask": mask})`.
+    Arguments are those of `GymfleetEnv`, and each sub-environment plays exactly like a
+    `GymfleetEnv` with its seed. `autoreset_mode` is Gymnasium's: with `NEXT_STEP` the
+    step after an episode's end resets it (its action is ignored), with `SAME_STEP` the
+    step that ends an episode does, and with `DISABLED` the caller does, with
+    `reset(options={"reset_mask": mask})`.
 
     When a sub-environment fails, `step` raises its `ProblemError`, with a note that
     names all that failed, and no sub-environment counts as stepped. After

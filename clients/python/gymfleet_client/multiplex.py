@@ -26,7 +26,7 @@ from gymfleet_client.errors import ClientError, DeadlinePassed, TransportError, 
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 1.0
 _SWEEP_S: Final = 0.05
-"""The longest delay with which a call notices that its time is up."""
+"""The longest delay before a call notices that its time is up."""
 _SERVER_ERROR: Final = 500
 _KEY_REFUSED: Final = (401, 403)
 _NOT_THERE: Final = (OSError, websockets.InvalidHandshake, TimeoutError)
@@ -35,7 +35,7 @@ _decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
 
 
 class _ConnectionLost(TransportError):
-    """The socket closed before the answer came; `sent` is False when the call was certainly not executed."""
+    """The socket closed before the answer came; `sent` is False if the call was certainly not executed."""
 
     def __init__(self, detail: str, *, sent: bool) -> None:
         super().__init__(detail)
@@ -206,7 +206,7 @@ def _refused(error: Exception) -> TypeGuard[websockets.InvalidStatus]:
 
 
 def _refusal(url: str, response: Response) -> ClientError:
-    """Return the service's own problem for a wrong key, else an error that says that this is no session API."""
+    """Return the service's own problem for a wrong key, else an error with the status of the refusal."""
     if response.status_code in _KEY_REFUSED:
         with suppress(ValueError):
             return problem_error(parse_problem(json.loads(response.body or b""), response.status_code))
@@ -263,8 +263,8 @@ class FrameChannel(Connected):
         """Make one call; return the reply and the number of times that the call may have reached the server.
 
         A call that was certainly never sent is sent again; one that may have arrived, only if it is `repeatable`.
-        `replies` is what a gateway's replay repeats.
-        Raises `DeadlinePassed` after `timeout_s`, `TransportError` when the connection is lost for good.
+        `replies` are the recorded replies of models that a gateway's replay repeats.
+        Raises `DeadlinePassed` after `timeout_s`, `TransportError` if the connection is lost for good.
         """
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
         times_sent = 0

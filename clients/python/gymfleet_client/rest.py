@@ -43,8 +43,8 @@ class GatewayClient:
         max_concurrency: the number of calls in flight; further calls wait here rather than in httpx's pool.
         http: an `httpx.AsyncClient` to use instead of a new one; it is not closed.
 
-    Every call raises `ProblemError` for what the service answers, and
-    `TransportError` (`DeadlinePassed`) when there is no answer. After a lost connection,
+    Every call raises `ProblemError` for a problem that the service answers, and
+    `TransportError` (`DeadlinePassed`) if there is no answer. After a lost connection,
     calls that are safe to repeat are repeated; `open` and `fork` only if they were never sent.
     A call answered with 429 was not executed: it is made again after `Retry-After`, within its time.
     """
@@ -129,24 +129,24 @@ class GatewayClient:
     async def admissible_actions(
         self, session_id: str, *, index: int | None = None, timeout_s: float | None = None
     ) -> AdmissibleActions:
-        """Return the actions that are possible now, after the `index` steps that the session has taken."""
+        """Return the actions possible now, after the `index` steps that the session has taken."""
         return await self._execute(_calls.admissible_actions(session_id, index), timeout_s)
 
     async def irreversible(self, session_id: str, index: int, action: str, *, timeout_s: float | None = None) -> bool:
-        """Return whether this step could not be taken back; it is not taken."""
+        """Return whether this step could not be undone; it is not taken."""
         call = _calls.irreversible(session_id, index, action)
         return (await self._execute(call, timeout_s)).irreversible
 
     async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float | None = None) -> str:
-        """Return the action that a tool call spells, to be sent as a step."""
+        """Return the action that corresponds to a tool call, to be sent as a step."""
         return (await self._execute(_calls.tool_action(session_id, call), timeout_s)).action
 
     async def image(self, session_id: str, sha256: str, *, timeout_s: float | None = None) -> bytes:
-        """Return an image of the session's last observation, of which the hash is known."""
+        """Return an image of the session's last observation, by its hash."""
         return await self._execute(_calls.image(session_id, sha256), timeout_s)
 
     async def seats(self, session_id: str, *, timeout_s: float | None = None) -> dict[str, str]:
-        """Return a session id for each player of a game, by seat; it sees and plays that seat alone."""
+        """Return a session id for each player of a game, by seat; it sees and plays only that seat."""
         return (await self._execute(_calls.seats(session_id), timeout_s)).seats
 
     async def _execute(self, call: _calls.Call[T], timeout_s: float | None = None) -> T:

@@ -36,11 +36,11 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 class SessionStream(Connected):
     """Many sessions over one or a few sockets. Safe for concurrent use within one event loop.
 
-    Every call raises `ProblemError` for what the service answers, `DeadlinePassed`
-    after its `timeout_s`, and `TransportError` when the connection is lost for
-    good. Calls are repeated over a new connection (a step's index makes that safe), except `open`
-    and `fork`, because they make sessions.
-    A call answered with 429 was not executed: it is made again after the pause asked for, within `timeout_s`.
+    Every call raises `ProblemError` for a problem that the service answers, `DeadlinePassed`
+    after its `timeout_s`, and `TransportError` if the connection is lost for good. Calls are
+    repeated over a new connection (a step's index makes that safe), except `open` and `fork`,
+    because they make sessions. A call answered with 429 was not executed: it is made again
+    after the requested pause, within `timeout_s`.
     """
 
     def __init__(
@@ -114,21 +114,21 @@ class SessionStream(Connected):
     async def admissible_actions(
         self, session_id: str, *, index: int | None = None, timeout_s: float = 60.0
     ) -> AdmissibleActions:
-        """Return the actions that are possible now, after the `index` steps that the session has taken."""
+        """Return the actions possible now, after the `index` steps that the session has taken."""
         return _model(AdmissibleActions, await self._call(Op.ACTIONS, session_id, _at(index), timeout_s))
 
     async def irreversible(self, session_id: str, index: int, action: str, *, timeout_s: float = 60.0) -> bool:
-        """Return whether this step could not be taken back; it is not taken."""
+        """Return whether this step could not be undone; it is not taken."""
         body = {"index": index, "action": action}
         return _model(Irreversibility, await self._call(Op.IRREVERSIBLE, session_id, body, timeout_s)).irreversible
 
     async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = 60.0) -> str:
-        """Return the action that a tool call spells, to be sent as a step."""
+        """Return the action that corresponds to a tool call, to be sent as a step."""
         answer = await self._call(Op.TOOL, session_id, call.model_dump(mode="json"), timeout_s)
         return _model(ToolAction, answer).action
 
     async def image(self, session_id: str, sha256: str, *, timeout_s: float = 60.0) -> bytes:
-        """Return an image of the session's last observation, of which the hash is known."""
+        """Return an image of the session's last observation, by its hash."""
         answer = await self._call(Op.IMAGE, session_id, {"sha256": sha256}, timeout_s)
         return _model(ImageContent, answer).content
 

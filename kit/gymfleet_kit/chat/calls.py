@@ -1,8 +1,8 @@
-"""How a chat template writes a call of a function: learned from what it renders, and read back from replies.
+"""The syntax of function calls in a chat template: learned from its renderings, and read back from replies.
 
-Published templates write calls in a dozen forms: JSON between tags, JSON alone, a name and JSON arguments, arguments
-each in tags of their own, Python. Instead of a table of models there are four shapes here, whose literal parts come
-from renderings of calls with known names and values. A shape counts only if it reads back what the template wrote.
+Published templates write calls in a dozen forms: JSON between tags, JSON alone, a name and JSON arguments, each
+argument in its own tags, Python. Instead of a table of models there are four shapes here; their literal parts come from
+renderings of calls with known names and values. A shape counts only if it reads back the template's own output.
 """
 
 import ast
@@ -20,7 +20,7 @@ from gymfleet_contracts.strict_json import MAX_OBJECT_CHARS, read_object
 from gymfleet_kit.chat.template import UnusableTemplate
 
 CALL_ID: Final = "call00001"
-"""The id of a call in what templates render: nine letters and digits, as Mistral's want them."""
+"""The id of calls that templates render: nine letters and digits, as Mistral's templates require."""
 NAME: Final = "sentinel_name"
 _OTHER_NAME: Final = "another_one"
 KEYS: Final = ("akey", "bkey")
@@ -31,14 +31,14 @@ _MAX_ARGUMENTS: Final = 64
 _MAX_TRIES: Final = 64
 _IS_NAME: Final = re.compile(TOOL_NAME)
 _SPACE: Final = re.compile(r"\s+|(?<=[>\]])(?=[<\[])")
-"""Where whitespace may stand in a literal: where it does, and between two tags."""
+"""Places in a literal that may have whitespace: those that have it, and between two tags."""
 _WORD: Final = re.compile(r"\s*+[\w-]{1,64}")
 _PYTHON: Final = {"True": True, "False": False}
-"""What templates make of values that they turn into text by Jinja's `string`."""
+"""The texts that templates make of values with Jinja's `string`."""
 _CDATA: Final = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 
 Written = Callable[[ToolCall], str]
-"""Returns what a template writes for a call, from where the reply begins to the token that ends it."""
+"""Returns the text that a template writes for a call, from the start of the reply to the token that ends it."""
 
 
 class Found(NamedTuple):
@@ -53,22 +53,22 @@ class CallSyntax(ABC):
     """One way to write calls."""
 
     before: "_Literal"
-    """What a call begins with; it may be empty."""
+    """The beginning of every call; it may be empty."""
 
     @abstractmethod
     def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
-        """Return the last call in a text, or None. The text is a model's: anything may stand in it."""
+        """Return the last call in a text, or None. The text is a model's and may contain anything."""
 
     def begins(self, text: str) -> bool:
-        """Return whether a call begins somewhere in the text, whole or not.
+        """Return whether a call, complete or not, begins somewhere in the text.
 
-        Without a literal in front half a call cannot be told from a text.
+        Without a literal in front, an incomplete call cannot be distinguished from text.
         """
         return self.read(text, {}) is not None if self.before.empty else bool(self.before.places(text))
 
 
 def learned(written: Written) -> CallSyntax | None:
-    """Return the syntax that reads what a template writes, or None where none of the shapes does.
+    """Return the syntax that reads a template's calls, or None if none of the shapes does.
 
     Raises whatever `written` raises.
     """
@@ -94,12 +94,12 @@ def _reads_back(syntax: CallSyntax, written: Written) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _WholeJson(CallSyntax):
-    """An object with name and arguments, perhaps in a list, between two literals that may be empty."""
+    """An object with name and arguments, possibly in a list, between two literals that may be empty."""
 
     before: "_Literal"
     after: "_Literal"
     path: tuple[str, ...]
-    """Keys that lead to the object with the two below."""
+    """Keys that lead to the object with the two keys below."""
     name_key: str
     arguments_key: str
 
@@ -129,7 +129,7 @@ class _WholeJson(CallSyntax):
         return None
 
     def _starts(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where a call may begin and where its JSON does, the last one first."""
+        """Yield the places where a call and its JSON may begin, the last one first."""
         yield from _at_lines(text, r"[{\[]") if self.before.empty else self.before.places(text)
 
     def _call(self, item: Any) -> ToolCall | None:
@@ -143,7 +143,7 @@ class _WholeJson(CallSyntax):
 
 @dataclass(frozen=True, slots=True)
 class _JsonArguments(CallSyntax):
-    """A name, and behind it the arguments as a JSON object."""
+    """A name, followed by the arguments as a JSON object."""
 
     before: "_Literal"
     between: "_Literal"
@@ -202,21 +202,21 @@ class _Python(CallSyntax):
 
 @dataclass(frozen=True, slots=True)
 class _Tagged(CallSyntax):
-    """A name, and each argument between tags of its own; `{key}` in a literal is the argument's name once more."""
+    """A name, and each argument between tags of its own; `{key}` in a literal repeats the argument's name."""
 
     before: "_Literal"
     named: "_Literal"
-    """Between the name and the first argument's name."""
+    """The literal between the name and the first argument's name."""
     alone: "_Literal"
-    """Behind the name of a call without arguments."""
+    """The literal after the name of a call without arguments."""
     texts: tuple[str, str]
-    """Before and behind an argument that is a text, the rest between arguments left out."""
+    """The texts before and after a string argument, without the rest between arguments."""
     others: frozenset[tuple[str, str]]
-    """The same for what is no text, which may say its type."""
+    """The same for other arguments; they may state the type."""
     between: str
-    """Between what is behind one argument and the name of the next."""
+    """The text between the end of one argument and the name of the next."""
     close: str
-    """Behind what is behind the last argument."""
+    """The text after the end of the last argument."""
 
     @classmethod
     def of(cls, one: str, written: Written) -> "_Tagged | None":
@@ -268,7 +268,7 @@ class _Tagged(CallSyntax):
         return None
 
     def _argument(self, text: str, place: int, kinds: Mapping[str, Any]) -> tuple[str, Any, int, bool] | None:
-        """Return name and value of the argument whose name begins here, where it ends, and whether it is the last."""
+        """Return the argument that begins here: its name, its value, where it ends, and whether it is the last."""
         forms = sorted({self.texts, *self.others}, key=lambda form: (-len(form[0]), form))
         leads = [(form, found) for form in forms if (found := _Literal(form[0], value_after=True).search(text, place))]
         if not leads:
@@ -305,10 +305,10 @@ class _Tagged(CallSyntax):
 
 
 class _Literal:
-    """A text between names and values, in which whitespace may differ, and ids and numbers of calls, and the function's
-    name where it stands once more.
+    """A text between names and values. Whitespace in it may differ, as may ids and numbers of calls, and the function's
+    name where it is repeated.
 
-    Whitespace at the side of a value belongs to the literal as far as the template wrote it, else to the value.
+    Whitespace next to a value belongs to the literal as far as the template wrote it, else to the value.
     """
 
     def __init__(self, text: str, *, value_before: bool = False, value_after: bool = False) -> None:
@@ -319,8 +319,8 @@ class _Literal:
         middle = middle.replace(NAME, r"[\w.-]{1,64}")
         before = re.escape(text[: text.index(stripped)]) if value_before else ""
         behind = re.escape(text[text.index(stripped) + len(stripped) :]) if value_after else ""
-        # No whitespace of any length stands in front: looking for that from each place of a long run would take its
-        # square.
+        # The pattern has no unbounded whitespace in front: searching for that from each place of a long run would take
+        # time quadratic in its length.
         self._pattern: Final = re.compile(
             (f"(?:{before})?" if before else "")
             + middle
@@ -328,32 +328,32 @@ class _Literal:
         )
 
     def match(self, text: str, place: int) -> int | None:
-        """Return the end of the literal that stands here, behind whitespace, or None."""
+        """Return the end of the literal if it stands here, after any whitespace, or None."""
         while place < len(text) and text[place].isspace():
             place += 1
         found = self._pattern.match(text, place)
         return None if found is None else found.end()
 
     def search(self, text: str, place: int) -> tuple[int, int] | None:
-        """Return begin and end of the first such literal from here on; an empty one stands at the end."""
+        """Return the start and end of the first match from here on; an empty literal matches at the end."""
         if self.empty:
             return len(text), len(text)
         found = self._pattern.search(text, place)
         return None if found is None else found.span()
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Return begin and end of each, the last one first."""
+        """Return the start and end of each match, the last one first."""
         return [] if self.empty else [match.span() for match in self._pattern.finditer(text)][::-1][:_MAX_TRIES]
 
 
 def _at_lines(text: str, first: str) -> list[tuple[int, int]]:
-    """Return where the first lines begin that begin so, twice each, as `_Literal.places` does for an empty literal."""
+    """Return the starts of the first lines that begin with `first`, each as an empty span like `_Literal.places`."""
     starts = [match.start(1) for match in re.finditer(rf"(?:^|\n)[ \t]*({first})", text)]
     return [(place, place) for place in starts[:_MAX_TRIES]]
 
 
 def common_start(one: str, other: str) -> str:
-    """Return what two texts begin with alike."""
+    """Return the common prefix of two texts."""
     place = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     return one[:place] if place is not None else min(one, other, key=len)
 
@@ -366,7 +366,7 @@ def _json_values(text: str) -> Iterator[tuple[int, int, Any]]:
 
 
 def _json_at(text: str, place: int) -> tuple[Any, int]:
-    """Return the JSON object or list that begins here and where it ends; -1 for none that is understood."""
+    """Return the JSON object or list that begins here and its end; the end is -1 if none can be read."""
     while place < len(text) and text[place].isspace():
         place += 1
     part = text[place : place + MAX_OBJECT_CHARS + 1]
@@ -393,7 +393,7 @@ def _place_of_name(item: Any, path: tuple[str, ...] = ()) -> tuple[tuple[str, ..
 
 
 def _decoded(value: Any) -> Any:
-    """Return what a text is as JSON, strictly; None where it is none."""
+    """Return a text's value as strict JSON; None if it is not JSON."""
     if not isinstance(value, str):
         return None
     wrapped = read_object('{"value": ' + value + "}") if len(value) <= MAX_OBJECT_CHARS else None
@@ -407,7 +407,7 @@ def _call(name: Any, arguments: Any) -> ToolCall | None:
 
 
 def _python_call(text: str) -> ToolCall | None:
-    """Return the only call in a text of Python, which is parsed and never executed."""
+    """Return the only call in Python text, which is parsed but never executed."""
     if len(text) > MAX_OBJECT_CHARS:
         return None
     try:
@@ -425,8 +425,8 @@ def _python_call(text: str) -> ToolCall | None:
 
 
 def _form_of(value: Any, written: Written, close: str) -> tuple[str, str] | None:
-    """Return what a template writes before and behind an argument that is no text, before `close`; None for one that
-    it writes in no way known here.
+    """Return the texts that a template writes before and after a non-string argument, without `close`; None if it
+    writes the value in no known way.
     """
     try:
         text = written(ToolCall(name=NAME, arguments={KEYS[0]: value}))
@@ -440,7 +440,7 @@ def _form_of(value: Any, written: Written, close: str) -> tuple[str, str] | None
 
 
 def _split(text: str, parts: Sequence[str]) -> list[str] | None:
-    """Return what stands around the parts, which come in this order; the first is looked for from the left."""
+    """Return the texts around the parts, which come in this order, each found at its first place from the left."""
     found, place = [], 0
     for part in parts:
         at = text.find(part, place)
@@ -452,7 +452,7 @@ def _split(text: str, parts: Sequence[str]) -> list[str] | None:
 
 
 def _is_text(schema: Any) -> bool:
-    """Return whether an argument's schema asks for a text."""
+    """Return whether an argument's schema asks for a string."""
     return isinstance(schema, dict) and schema.get("type") == "string"
 
 

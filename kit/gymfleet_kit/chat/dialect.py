@@ -1,7 +1,7 @@
-"""How a chat template has replies written: where they end, how they think, what calls look like.
+"""The form of replies under a chat template: how they end, how they contain thoughts, and how calls look.
 
-All of it is learned from what the template renders of a few known messages, so that a template nobody has seen is
-handled like those of the published models; what cannot be learned is refused, with the reason.
+All of it is learned from the template's renderings of a few known messages, so that an unknown template is handled like
+those of published models; a template from which it cannot be learned is refused, with the reason.
 """
 
 import json
@@ -32,7 +32,7 @@ _KNOWN_THINKING: Final = (
     ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("<mm:think>", "</mm:think>"),
     ("<|channel>thought", "<channel|>"),
 )  # fmt: skip
-"""For templates that open a block in the prompt and write it nowhere else."""
+"""Marks for templates that open a block in the prompt and write it nowhere else."""
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
 _CHANNELS: Final = ("<|channel|>", "<|message|>", "analysis")
 _CHANNEL_ENDS: Final = re.compile(r"<\|(?:end|call|return)\|>")
@@ -42,27 +42,27 @@ _RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What stands before and behind what a model thinks before it replies."""
+    """The texts before and after the thoughts of a model before its reply."""
 
     begin: str
     end: str
-    """With the whitespace that the template puts around them."""
+    """The end; both include the whitespace that the template puts around them."""
     opened: bool
-    """Whether the prompt of a reply has begun it already."""
+    """Whether the prompt of a reply has already begun the thoughts."""
 
     @property
     def marks(self) -> tuple[str, str]:
-        """Return the two without whitespace, as replies are read."""
+        """Return both marks without whitespace, for reading replies."""
         return self.begin.strip(), self.end.strip()
 
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How the template wants a message with a call to be given."""
+    """The form in which the template takes a message with a call."""
 
     content: str | None
     as_text: bool
-    """The arguments are JSON as text."""
+    """Whether the arguments are given as JSON text."""
 
     def message(self, call: ToolCall, content: str = "", reasoning: str = "") -> dict[str, Any]:
         """Return an assistant's message with one call."""
@@ -81,22 +81,22 @@ class Ending:
     """The token that ends a kind of reply."""
 
     token: str
-    """What the model samples."""
+    """The token that the model samples."""
     history: str
-    """What stands in its place before another message."""
+    """The text in its place before another message."""
     next_begins: bool = False
-    """It is the beginning of the next message."""
+    """Whether it is the beginning of the next message."""
 
 
 class Dialect:
-    """Reads and writes replies as one template has them.
+    """Reads and writes replies in the form of one template.
 
     Args:
-        template: with the switches set.
+        template: the template, with its switches set.
         opening: the messages before the first reply.
-        tools: the functions that the template declares; empty where replies call none.
+        tools: the functions for the template to declare; empty if replies call none.
         specials: matches the tokens that may end a reply.
-        stops: tokens at which the model is said to stop, as far as that is known.
+        stops: tokens at which the model stops, as far as known.
 
     Raises:
         UnusableTemplate: the template cannot carry such a conversation.
@@ -121,7 +121,7 @@ class Dialect:
         self.text_end: Final = self._ending(plain(REPLY), user(ANSWER))
         self.thinking: Final = self._find_thinking(bool(tools))
         self.thinks = self.thinking is not None and not self._has_thought(self.thinking)
-        """Whether it is left to a reply to think first."""
+        """Whether a reply may think first."""
         self.form: CallForm | None = None
         self._syntax: CallSyntax | None = None
         self.call_end = self.text_end
@@ -132,7 +132,7 @@ class Dialect:
         self._require_round_trips()
 
     def message(self, reply: ModelReply) -> dict[str, Any]:
-        """Return a reply as the message that the template is given."""
+        """Return a reply as a message for the template."""
         if self.form is None or len(reply.calls) != 1:
             return plain(reply.content, reply.reasoning)
         return self.form.message(reply.calls[0], reply.content, reply.reasoning)
@@ -142,7 +142,7 @@ class Dialect:
         return self.call_end if reply.calls else self.text_end
 
     def read(self, text: str) -> ModelReply:
-        """Take a reply apart, given without the token that ended it. Any text is a reply."""
+        """Parse a reply, given without the token that ended it. Any text is a reply."""
         if self._has_channels:
             return self._read_channels(text)
         reasoning, rest = "", text
@@ -159,9 +159,9 @@ class Dialect:
         return self._read_rest(reasoning.strip(), rest)
 
     def write(self, reply: ModelReply) -> str:
-        """Write a reply as the model is to sample it, without the token that ends it.
+        """Write a reply as the model should sample it, without the token that ends it.
 
-        Raises UnusableTemplate for one that cannot be read back, such as thoughts where nothing is thought.
+        Raises UnusableTemplate for a reply that cannot be read back, such as thoughts where there can be none.
         """
         for text in self._spellings(reply):
             if self.read(text) == reply:
@@ -171,7 +171,7 @@ class Dialect:
         raise UnusableTemplate(f"the chat template writes {what}{with_thoughts} in a way that cannot be read back")
 
     def write_text(self, text: str) -> str:
-        """Write a text, before which nothing is thought, as the model is to sample it."""
+        """Write a text without thoughts before it as the model should sample it."""
         return f"{self._unthought}{self._head}{text}{self._tail}"
 
     def _spellings(self, reply: ModelReply) -> Iterator[str]:
@@ -206,14 +206,14 @@ class Dialect:
         return ModelReply(self._bare(content), reasoning)
 
     def _bare(self, content: str) -> str:
-        """Return a content without what the template puts around it."""
+        """Return a content without the texts that the template puts around it."""
         head, tail = self._head.strip(), self._tail.strip()
         if not head and not tail:
             return content.removeprefix(self._head).removesuffix(self._tail)
         return content.strip().removeprefix(head).removesuffix(tail).strip()
 
     def _read_channels(self, text: str) -> ModelReply:
-        """Read the messages of a reply that are addressed to channels: analysis, commentary, final."""
+        """Read a reply as messages addressed to channels: analysis, commentary, final."""
         thoughts: list[str] = []
         contents: list[str] = []
         calls: list[ToolCall] = []
@@ -239,7 +239,7 @@ class Dialect:
     # --- learning
 
     def _require_declarations(self) -> None:
-        """Raise UnusableTemplate for a template that writes calls and never tells the model what there is to call."""
+        """Raise UnusableTemplate if the template writes calls but never tells the model which functions exist."""
         renamed = [
             {**one, "function": {**one["function"], "name": f"{one['function']['name']}{_UNUSUAL}"}}
             for one in self.declared
@@ -255,13 +255,13 @@ class Dialect:
         return self._template.render([*self._opening, *more], prompt=prompt, tools=self.declared)
 
     def _by_template(self, message: Mapping[str, Any], end: Ending) -> str:
-        """Return what the template writes for a last reply, from where its prompt ends to the token that ends it."""
+        """Return the text that the template writes for a last reply, from the end of its prompt to the token `end`."""
         text = _behind(self.prompt, self._render([message], prompt=False))
         place = text.rfind(end.token)
         return text if place < 0 else text[:place]
 
     def _ending(self, message: Mapping[str, Any], answer: Mapping[str, Any], *, is_call: bool = False) -> Ending:
-        """Return the token that ends a message, in which the sentinel stands."""
+        """Return the token that ends a message, which contains the sentinel."""
         between = self._between(message, answer)
         alone = self._render([message], prompt=False).rpartition(REPLY)
         last = alone[2] if alone[1] else ""
@@ -281,7 +281,7 @@ class Dialect:
         return found
 
     def _ending_like_a_text(self, following: Sequence[str], own: Sequence[str], behind: str) -> Ending | None:
-        """Return the token that ends a call in the way in which a text is ended; None where calls end in another."""
+        """Return the token that ends a call if calls end in the same way as texts; else None."""
         if self.text_end.token in own or behind.lstrip().startswith(self.text_end.history):
             return self.text_end
         if not self.text_end.next_begins:
@@ -290,7 +290,7 @@ class Dialect:
         return Ending(token, token, next_begins=True) if token else None
 
     def _without_prompt(self, behind: str) -> str:
-        """Return what stands behind a last reply without the next prompt, which some templates always write."""
+        """Return the text after a last reply without the next prompt, which some templates always write."""
         if self._render([], prompt=False) != self.prompt:
             return behind
         place = len(behind) - len(common_start(behind[::-1], self.prompt[::-1]))
@@ -302,7 +302,7 @@ class Dialect:
         return behind[:place]
 
     def _between(self, message: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Return what the template puts between the sentinel of a reply and that of the answer to it."""
+        """Return the text between the sentinel of a reply and that of the answer to it."""
         whole = self._render([message, answer], prompt=True)
         _, found, behind = whole.rpartition(REPLY)
         between, answered, _ = behind.partition(ANSWER)
@@ -314,7 +314,7 @@ class Dialect:
         return [] if self._specials is None else [match[0] for match in self._specials.finditer(text)]
 
     def _find_thinking(self, with_calls: bool) -> Thinking | None:
-        """Return how the template writes thoughts: those that it is given, or those that its prompt begins."""
+        """Return how the template writes thoughts: those in messages, or those that its prompt begins."""
         plainly = self._render([plain(REPLY)], prompt=False).partition(REPLY)[0].rstrip()
         messages = [plain(REPLY, _REASONING)]
         if with_calls:
@@ -336,7 +336,7 @@ class Dialect:
         return None
 
     def _thoughts_of_their_own(self) -> Thinking | None:
-        """Return the marks around thoughts that are a message of their own, addressed to the model itself."""
+        """Return the marks around thoughts that form a separate message, addressed to the model itself."""
         try:
             before, found, behind = self._render([plain(REPLY, _REASONING)], prompt=False).partition(_REASONING)
             lead = self._render([plain(REPLY)], prompt=False).partition(REPLY)[0]
@@ -351,13 +351,13 @@ class Dialect:
         return Thinking(begin, end, opened=False)
 
     def _has_thought(self, thinking: Thinking) -> bool:
-        """Return whether the prompt holds thoughts that have ended, so that none are left to the reply."""
+        """Return whether the prompt contains finished thoughts, so that the reply has none."""
         begin, end = thinking.marks
         behind = self.prompt.rpartition(str(self._opening[-1]["content"]))[2] if self._opening else self.prompt
         return behind.rstrip().endswith(end) or begin + end in "".join(behind.split())
 
     def _find_calls(self) -> tuple[CallForm, CallSyntax, Ending]:
-        """Return how messages with calls are given, how they are read, and what ends them."""
+        """Return the form of messages with calls, the syntax to read them, and their ending."""
         found: list[tuple[bool, int, CallForm, CallSyntax, Ending]] = []
         refusal, is_written = "", False
         for form in _FORMS:
@@ -383,16 +383,16 @@ class Dialect:
         return self._without_thoughts(self._by_template(form.message(call), ending))
 
     def _without_thoughts(self, text: str) -> str:
-        """Return what a template writes for a call without the empty thoughts in front of it."""
+        """Return a template's text for a call, without empty thoughts in front of it."""
         if self.thinking is None:
             return text
         head, mark, rest = text.partition(self.thinking.marks[1])
         return rest.lstrip() if mark and not head.strip().removeprefix(self.thinking.marks[0]).strip() else text
 
     def _find_surroundings(self) -> tuple[str, str, str]:
-        """Return what stands before a text that nothing is thought before, and around every text.
+        """Return the text before a reply without thoughts, and the texts before and after the content of every reply.
 
-        As the template has it before a later message, unless the prompt has begun thoughts, which are to be ended.
+        They are taken from a reply before a later message, unless the prompt begins thoughts, which must be ended.
         """
         lead, found, tail = self._by_template(plain(REPLY), self.text_end).partition(REPLY)
         if not found:
@@ -409,7 +409,7 @@ class Dialect:
         return (self.thinking.end if self.thinking.opened else ""), lead, tail
 
     def _require_round_trips(self) -> None:
-        """Raise UnusableTemplate for replies that could not be read as they are written."""
+        """Raise UnusableTemplate if some replies could not be read back as written."""
         replies = [ModelReply(REPLY)]
         if self.form is not None:
             replies.append(ModelReply("", calls=(_PROBE,)))
@@ -419,7 +419,7 @@ class Dialect:
             self._require_unbroken(reply, self.write(reply))
 
     def _require_unbroken(self, reply: ModelReply, text: str) -> None:
-        """Raise UnusableTemplate where a model that writes a reply as the template does would stop within it."""
+        """Raise UnusableTemplate if a model that writes a reply as the template does would stop within it."""
         if any(str(message["content"]) in text for message in self._opening):
             return  # it writes what is before a reply anew, and is refused where that is seen
         ends = {self.text_end.token, self.call_end.token}
@@ -448,17 +448,17 @@ def answer_to(name: str, content: str) -> dict[str, Any]:
 
 
 def declared(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return tools as templates declare them."""
+    """Return tools in the form in which templates declare them."""
     return [{"type": "function", "function": tool.model_dump()} for tool in tools]
 
 
 def _reasoning(reasoning: str) -> dict[str, str]:
-    """Return thoughts under the names that templates know them by; none where there are none."""
+    """Return thoughts under the keys that templates use for them; an empty dictionary without thoughts."""
     return dict.fromkeys(_REASONING_KEYS, reasoning) if reasoning else {}
 
 
 def _behind(prompt: str, whole: str) -> str:
-    """Return what a rendering has behind the prompt of its last reply, which it may write in another way."""
+    """Return the part of a rendering after the prompt of its last reply, which it may write in another way."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
     common = common_start(prompt, whole)

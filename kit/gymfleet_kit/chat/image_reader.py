@@ -1,6 +1,6 @@
-"""Images from outside as the patches that a model sees, by the model's own processor of images.
+"""External images as the patches that a model sees, made by the model's own image processor.
 
-Trainer and rollout read them with the same code, so that what is trained on is what was seen, to the bit.
+Trainer and rollout read them with the same code, so that training uses the patches that were seen, to the bit.
 """
 
 import io
@@ -17,14 +17,14 @@ from gymfleet_contracts.observation import ImageFile
 from gymfleet_kit.chat.tokenizer import ModelTokenizer, UnusableTokenizer
 
 SEEING: Final = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-"""The families whose images are seen, by the `model_type` of their configs."""
+"""The model families whose images are supported, by the `model_type` of their configs."""
 MAX_SIDE: Final = 8192
 MAX_PIXELS: Final = 1 << 24
-"""Of an image that is decoded: a file of a few bytes can say that it has billions."""
+"""The most pixels of an image to decode: a file of a few bytes can claim billions."""
 _FORMATS: Final = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP"}
 _PROCESSOR: Final = "preprocessor_config.json"
 _KEPT_BYTES: Final = 256 * 1024 * 1024
-"""Of patches that are kept: an image of a million pixels has 24 MB of them."""
+"""The most bytes of patches to keep: an image of a million pixels has 24 MB of them."""
 
 
 class BadImage(ValueError):
@@ -32,7 +32,7 @@ class BadImage(ValueError):
 
 
 class SeesNothing(Exception):
-    """The model sees no images, or not with what is in its directory; the message says why."""
+    """The model sees no images, or its directory lacks something for it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,13 +43,13 @@ class ReadImage:
     grid: tuple[int, int]
     """Rows and columns of its patches."""
     merge: int
-    """A token is so many patches high and wide."""
+    """A token covers this many patches in height and in width."""
     patches: Any = field(repr=False)
-    """(rows * columns, D) float32, numpy, as the model's processor of images makes them."""
+    """(rows * columns, D) float32, numpy, as made by the model's image processor."""
 
     @property
     def num_tokens(self) -> int:
-        """Return how many image tokens it is."""
+        """Return the number of image tokens."""
         return self.grid[0] * self.grid[1] // self.merge**2
 
 
@@ -66,10 +66,10 @@ class ImageReader:
     """Reads images for one model. It may be used from several threads.
 
     Args:
-        directory: with the model's `config.json`, tokenizer and `preprocessor_config.json`.
+        directory: contains the model's `config.json`, tokenizer and `preprocessor_config.json`.
 
     Raises:
-        SeesNothing: the model sees no images, or not with what is in its directory.
+        SeesNothing: the model sees no images, or its directory lacks something for it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,11 +94,11 @@ class ImageReader:
         self._lock = Lock()
 
     def num_tokens(self, image: ImageFile) -> int:
-        """Return how many image tokens an image is. Raises `BadImage`."""
+        """Return the number of image tokens of an image. Raises `BadImage`."""
         return self.read(image).num_tokens
 
     def starts(self, images: Sequence[int], prompt: Sequence[int]) -> list[int]:
-        """Return where images of so many tokens begin in a prompt, in which no other image token stands."""
+        """Return where images with these numbers of tokens begin in a prompt, which has no other image tokens."""
         tokens, found, place = list(prompt), [], 0
         for num_tokens in images:
             place = tokens.index(self.token_id, place)
@@ -107,7 +107,7 @@ class ImageReader:
         return found
 
     def placed(self, images: Sequence[ImageFile], prompt: Sequence[int], offset: int) -> Iterator[PlacedImage]:
-        """Yield images where their tokens stand in a prompt, which begins at `offset` in its row."""
+        """Yield images with the places of their tokens in a prompt, which begins at `offset` in its row."""
         read = [self.read(image) for image in images]
         for start, one in zip(self.starts([one.num_tokens for one in read], prompt), read, strict=True):
             yield PlacedImage(offset + start, one)
@@ -140,7 +140,7 @@ class ImageReader:
 
 
 def sees_images(directory: Path) -> bool:
-    """Return whether a model's family has a part that sees images. Raises SeesNothing for no model."""
+    """Return whether a model's family sees images. Raises SeesNothing if the directory names no family."""
     return _family_of(directory) in SEEING
 
 
@@ -169,7 +169,7 @@ def _processor_of(directory: Path) -> Any:
 
 
 def _opened(image: ImageFile) -> Any:
-    """Return an image of Pillow, in red, green and blue. Raises `BadImage` before anything large is decoded."""
+    """Return a Pillow image in RGB. Raises `BadImage` before anything large is decoded."""
     import PIL.Image  # noqa: PLC0415 - only for models that see
 
     with PIL.Image.open(io.BytesIO(image.data), formats=[_FORMATS[image.media_type]]) as opened:

@@ -1,8 +1,8 @@
-"""Images in conversations: what a chat template writes in their place, learned from what it renders.
+"""Images in conversations: the text that a chat template writes for them, learned from its renderings.
 
-A rendered text has a mark for each image. A mark becomes what the template writes for an image, with the image token as
-often as the model's processor repeats it. Marks are replaced behind the breaking up of control tokens, so that no text
-from outside can stand for an image.
+A rendered text has a mark for each image. A mark is replaced by the template's text for an image, with the image token
+as often as the model's processor repeats it. Marks are replaced after control tokens are broken up, so that no external
+text can pass for an image.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ _TEXT: Final = "text-sentinel-3e81"
 
 
 class Seeing(Protocol):
-    """What a model makes of images."""
+    """A model's handling of images."""
 
     token: str
-    """The image token, as the tokenizer spells it."""
+    """The image token in the tokenizer's spelling."""
 
     def num_tokens(self, image: ImageFile) -> int:
-        """Return how many image tokens an image is."""
+        """Return the number of image tokens of an image."""
 
 
 class MarkedImage(NamedTuple):
-    """An image that a text has a mark for."""
+    """An image for which a text has a mark."""
 
     mark: str
     token: str
@@ -36,16 +36,16 @@ class MarkedImage(NamedTuple):
 
 
 def marked(images: Sequence[ImageFile], seeing: Seeing | None) -> tuple[MarkedImage, ...]:
-    """Return the images of a text that has their own marks. Raises UnusableTemplate where nothing sees them."""
+    """Return the images of a text with their marks. Raises UnusableTemplate if the model sees no images."""
     if images and seeing is None:
         raise UnusableTemplate("it shows images, and this model reads text alone")
     return tuple(MarkedImage(one.mark, seeing.token, seeing.num_tokens(one)) for one in images if seeing is not None)
 
 
 def shown_in(template: ChatTemplate, text: str, images: Sequence[MarkedImage]) -> str:
-    """Return a rendered text with the image tokens of its images in the place of their marks.
+    """Return a rendered text with the marks of its images replaced by their image tokens.
 
-    Raises UnusableTemplate where the template writes no images, or not as often as they are shown.
+    Raises UnusableTemplate if the template writes no images, or not each exactly once.
     """
     if not images:
         return text
@@ -63,7 +63,7 @@ def shown_in(template: ChatTemplate, text: str, images: Sequence[MarkedImage]) -
 
 @lru_cache(maxsize=64)
 def around(template: ChatTemplate, token: str) -> tuple[str, str]:
-    """Return what the template writes around the image token of an image. Raises UnusableTemplate."""
+    """Return the texts that the template writes before and after an image token. Raises UnusableTemplate."""
     image, words = {"type": "image"}, {"type": "text", "text": _TEXT}
     try:
         without, shown = (_before(template, parts) for parts in ([words], [image, words]))
@@ -76,7 +76,7 @@ def around(template: ChatTemplate, token: str) -> tuple[str, str]:
 
 
 def _before(template: ChatTemplate, parts: Sequence[dict[str, Any]]) -> str:
-    """Return what the template writes before the text of a user's message."""
+    """Return the text that the template writes before the text of a user's message."""
     before, found, _ = template.render([{"role": "user", "content": list(parts)}], prompt=True).partition(_TEXT)
     if not found:
         raise UnusableTemplate("it takes no content in parts")

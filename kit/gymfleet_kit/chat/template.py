@@ -1,4 +1,4 @@
-"""A model's chat template: a Jinja program from outside that writes a conversation as text."""
+"""A model's chat template: an external Jinja program that writes a conversation as text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ class UnusableTemplate(Exception):
 class ChatTemplate:
     """Renders conversations as transformers does, with the same sandbox, filters and extensions.
 
-    The time that some templates tell stands still: what one writes of two turns must begin with what it wrote of one.
+    The time that some templates write is fixed: the rendering of two turns must begin with that of the first.
 
     Args:
         source: the Jinja program; it sees `messages`, `tools`, `add_generation_prompt`, the tokens and the switches.
         named_tokens: `bos_token` and the like.
-        switches: variables of the template's own, such as `enable_thinking`.
-        now: the time that it tells; without it that of the call.
+        switches: variables of the template itself, such as `enable_thinking`.
+        now: the time that it writes; by default the current time.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ChatTemplate:
 
     @property
     def variables(self) -> frozenset[str]:
-        """The names that the template reads and does not always set itself. Raises UnusableTemplate."""
+        """The names that the template reads but does not always set itself. Raises UnusableTemplate."""
         try:
             return _variables(self.source)
         except TemplateError as error:
@@ -57,9 +57,9 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, prompt: bool, tools: Sequence[Mapping[str, Any]] = ()
     ) -> str:
-        """Return the text of a conversation; with `prompt` up to where the next reply begins.
+        """Return the text of a conversation; with `prompt`, up to the start of the next reply.
 
-        Raises UnusableTemplate for whatever the template raises.
+        Raises UnusableTemplate for any error of the template.
         """
         try:
             text = _program(self.source).render(
@@ -89,7 +89,7 @@ class _GenerationBlocks(Extension):
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
-# To compile one takes half of a second of some templates, and every way of playing with a model asks for it.
+# Compiling some templates takes half a second, and every way of playing with a model needs it.
 @lru_cache(maxsize=64)
 def _program(source: str) -> Template:
     return _environment().from_string(source)

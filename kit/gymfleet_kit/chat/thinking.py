@@ -1,4 +1,4 @@
-"""Whether a model thinks before it replies: the switches of its own that a chat template has for that."""
+"""Whether a model thinks before it replies: a chat template's own switches for that."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 KEEPING: Final[Mapping[str, bool]] = {
     "preserve_thinking": True, "preserved_thinking": True, "clear_thinking": False, "drop_thinking": False,
 }  # fmt: skip
-"""Switches that make templates show what was thought before earlier replies, where they have one."""
+"""Switches with which templates show the thoughts before earlier replies, for templates that have one."""
 _SWITCHES: Final[Mapping[bool, Mapping[str, Any]]] = {
     True: {
         "enable_thinking": True, "thinking": True, "reasoning": True, "thinking_mode": "enabled",
@@ -27,9 +27,9 @@ def dialect_that(
     variables: frozenset[str],
     learn: Callable[[Mapping[str, Any]], tuple[T, Dialect]],
 ) -> tuple[T, Dialect]:
-    """Return what is learned with the switches under which the template has replies think, or not.
+    """Return the result of `learn` with the switches under which the template makes replies think, or not.
 
-    Raises UnusableTemplate where it has no such switch.
+    Raises UnusableTemplate if it has no such switch.
     """
     if thinking == "template":
         return learn({})
@@ -58,7 +58,7 @@ def dialect_that(
 
 
 def _choices(wanted: bool, variables: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield switches to try, those that the template does not have left out."""
+    """Yield switches to try, without those that the template does not have."""
     own = {name: value for name, value in _SWITCHES[wanted].items() if name in variables}
     yield own
     if "reasoning_effort" in variables:

@@ -1,7 +1,8 @@
 """A model's tokenizer and chat template, read from the files in its directory.
 
-They are read with `tokenizers` and `jinja2` alone, which transformers uses too. A rollout without an embedded engine
-thus needs neither transformers nor numpy: 150 MB and seconds at its start. Tests keep both ways of reading equal.
+They are read only with `tokenizers` and `jinja2`, which transformers uses too. A rollout without an embedded engine
+thus needs neither transformers nor numpy, which saves 150 MB and seconds at its start. Tests keep both ways of reading
+equal.
 """
 
 import json
@@ -25,7 +26,7 @@ class UnusableTokenizer(Exception):
 
 
 class ModelTokenizer:
-    """Encode and decode text, in which special tokens stand for themselves, and render conversations.
+    """Encodes and decodes text, in which special tokens stand for themselves, and renders conversations.
 
     Args:
         backend: encodes text as ids; any length limit or padding that it has is removed.
@@ -76,7 +77,7 @@ class ModelTokenizer:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Return the ids at which the model stops: its own end token, and what else its files list."""
+        """Return the ids at which the model stops: its own end token, and others that its files list."""
         own = () if self.eos_token_id is None else (self.eos_token_id,)
         return tuple(dict.fromkeys((*own, *self._stop_ids)))
 
@@ -104,7 +105,7 @@ class ModelTokenizer:
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool) -> str:
-        """Render a conversation with the template as it is. Raises UnusableTemplate for whatever it raises."""
+        """Render a conversation with the template as it is. Raises UnusableTemplate for any error of the template."""
         return self._template.render(messages, prompt=add_generation_prompt)
 
     @cached_property
@@ -150,7 +151,7 @@ def _stop_ids(directory: Path, backend: Tokenizer) -> tuple[int, ...]:
 
 
 def _add_tokens(backend: Tokenizer, decoder: Any, named: Mapping[str, str], directory: Path) -> None:
-    """Add the configuration's additional tokens to those of `tokenizer.json`, under the ids that it gives."""
+    """Add the configuration's additional tokens to those of `tokenizer.json`, under the configuration's ids."""
     try:
         entries = sorted((int(token_id), AddedToken(**token)) for token_id, token in (decoder or {}).items())
     except (AttributeError, TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Conversations as tokens: encode only what is new in each turn, and never tokenise sampled tokens again.
 
 Unless other roles are asked for, the prompt is one user message (instructions, reply format, first observation),
-because not every chat template has a system role. Each later turn adds only what the template puts between the end of
-the assistant's reply and the start of the next reply; or, where a recipe wants contexts to be replaced, the prompt is
-what the template makes of the whole conversation.
+because not every chat template has a system role. Each later turn adds only the text that the template puts between the
+end of the assistant's reply and the start of the next reply; or, if a recipe wants contexts to be replaced, the prompt
+is the template's rendering of the whole conversation.
 """
 
 import json
@@ -36,7 +36,7 @@ _PROBES: Final = ("x", "  x \n", "two\n\nlines", "{{ x }} <b>", "")
 
 
 _UNSEEN: Final = ModelReply(REPLY)
-"""Stands in the place of a reply that the template is not to see."""
+"""A placeholder for a reply that the template must not see."""
 _ANY_TOOL: Final = Tool(
     name="act",
     description="Act.",
@@ -50,33 +50,33 @@ class Piece:
 
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
-    """With the token that ends it."""
+    """The reply, with the token that ends it."""
     learned: bool
     replaces: bool = False
-    """The prompt replaces what is before it."""
+    """Whether the prompt replaces all tokens before it."""
     images: tuple[ImageFile, ...] = ()
-    """Those that the prompt shows, in order."""
+    """The images that the prompt shows, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A sampled reply, read."""
+    """A sampled reply and its parts."""
 
     text: str
-    """All of it, without the token that ended it."""
+    """The whole text, without the token that ended it."""
     reply: ModelReply
     num_reasoning_tokens: int
-    """Of those that were sampled, with the marks around the thoughts."""
+    """The number of sampled tokens that are thoughts, with the marks around them."""
 
 
 class ChatTokens:
-    """Turn conversations into segments of token ids with a model's chat template and tokenizer.
+    """Turns conversations into segments of token ids with a model's chat template and tokenizer.
 
     Args:
         tokenizer: must have a chat template whose assistant turns end with a special token.
-        roles: under which the template's messages are put.
-        options: how the template is used: whether the model thinks, and what becomes of the context.
-        tools: the functions that the template declares; empty where replies are plain text.
+        roles: the roles of the messages given to the template.
+        options: how the template is used: whether the model thinks, and how the context is handled.
+        tools: the functions for the template to declare; empty if replies are plain text.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ChatTokens:
         }
         self.turn_end_id: Final = self._end_ids[False]
         self.thoughts_end_id: Final = self._find_thoughts_end()
-        """The token that ends thoughts; None where nothing is thought."""
+        """The token that ends thoughts; None if there are none."""
         self._markers = tokenizer.markers - {tokenizer.token(end_id) for end_id in self._end_ids.values()}
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._end_ids.values(), *tokenizer.stop_ids)))
         self._affixes = {name: self._find_affixes(name) for name in ("", *(tool.name for tool in tools))}
@@ -117,8 +117,8 @@ class ChatTokens:
     def under(
         self, roles: MessageRoles, options: TemplateOptions = AS_IT_IS, tools: tuple[Tool, ...] = ()
     ) -> "ChatTokens":
-        """Return the same for other roles, options and tools. Raises UnusableTemplate where the template has not got
-        what they need.
+        """Return the same for other roles, options and tools. Raises UnusableTemplate if the template does not support
+        them.
         """
         key = _key(roles, options, tools)
         if key not in self._under:
@@ -129,28 +129,28 @@ class ChatTokens:
 
     @property
     def replaces(self) -> bool:
-        """Return whether each prompt is what the template makes of the whole conversation."""
+        """Return whether each prompt is the template's rendering of the whole conversation."""
         return self._options.context == "replaced"
 
     def require_images(self, token: str) -> None:
-        """Raise UnusableTemplate where the template does not show an image as one image token."""
+        """Raise UnusableTemplate if the template does not show an image as one image token."""
         around(self._template, token)
 
     def _first(self, content: str, instructions: str = "", images: tuple[MarkedImage, ...] = ()) -> tuple[int, ...]:
-        """Return the prompt of the first turn, up to the start of the reply; the content has the marks of images."""
+        """Return the prompt of the first turn, up to the start of the reply; the content contains marks of images."""
         text = self._rendered(self._opening(self.defuse(content), self.defuse(instructions)))
         return tuple(self._ids(shown_in(self._template, text, images)))
 
     def following(
         self, content: str, *, reply_ended: bool, called: str = "", images: Sequence[MarkedImage] = ()
     ) -> tuple[int, ...]:
-        """Return the tokens between two replies, led by the missing end token if the reply was cut short.
+        """Return the tokens between two replies, preceded by the missing end token if the reply was cut short.
 
         Args:
-            content: what answers the reply.
+            content: the answer to the reply.
             reply_ended: whether the reply ended with the token that ends replies of its kind.
-            called: the function that the reply called, which the content is the result of; empty for a text.
-            images: those whose marks are in the content, in order.
+            called: the function that the reply called, if the content is its result; empty for a text.
+            images: the images whose marks are in the content, in order.
         """
         content = self.defuse(content)
         affixes = self._affixes.get(called)
@@ -165,11 +165,11 @@ class ChatTokens:
         said: Sequence[tuple[Sequence[int], str]],
         images: Sequence[MarkedImage] = (),
     ) -> tuple[tuple[int, ...], bool, list[MarkedImage]]:
-        """Return the prompt that the template itself writes after some replies, each with what answered it.
+        """Return the prompt that the template itself writes after some replies, each given with its answer.
 
         Returns:
-            What is new, and False, where the template goes on with the tokens before it; else the whole prompt, and
-            True: it replaces them. And those of the images whose marks the template left in what is returned.
+            If the template goes on with the tokens before it, only the new tokens, and False; else the whole prompt,
+            which replaces them, and True. And the images whose marks the template left in the returned part.
         """
 
         def prompt(text: str, *, replaces: bool) -> tuple[tuple[int, ...], bool, list[MarkedImage]]:
@@ -203,7 +203,7 @@ class ChatTokens:
         return self._tokenizer.decode(ids)
 
     def read(self, response_token_ids: Sequence[int]) -> Said:
-        """Return what a reply says: its thoughts, its calls and the rest."""
+        """Return the parts of a reply: its thoughts, its calls and the rest."""
         text = self.text(response_token_ids)
         reply = self.dialect.read(text)
         return Said(text, reply, self._num_reasoning(response_token_ids, reply))
@@ -213,24 +213,24 @@ class ChatTokens:
         return (*self._ids(self.dialect.write_text(self.defuse(text))), self.turn_end_id)
 
     def write(self, reply: ModelReply) -> tuple[int, ...]:
-        """Encode a written reply with thoughts or calls as the model would have sampled it, including its end token.
+        """Encode a written reply, with thoughts or calls, as the model would have sampled it, including its end token.
 
-        Raises UnusableTemplate for one that the template has no place for.
+        Raises UnusableTemplate for a reply for which the template has no place.
         """
         if not (reply.reasoning or reply.calls):
             return self.reply(reply.content)
         return (*self._ids(self.dialect.write(self._harmless(reply))), self._end_ids[bool(reply.calls)])
 
     def pieces(self, messages: Sequence[Message], seeing: Seeing | None = None) -> Iterator[Piece]:
-        """Yield a conversation's replies, up to the last one that is learned from, each with what comes before it.
+        """Yield a conversation's replies, up to the last one that is learned from, each with the prompt before it.
 
-        They are the tokens of an episode in which the same was said: replies are written as `reply` and `write` write
-        them. Where contexts are continued, the template never sees their text. Raises UnusableTemplate if the template
-        cannot carry this conversation.
+        They are the tokens of an episode with the same conversation: replies are written as by `reply` and `write`. If
+        contexts are continued, the template never sees their text. Raises UnusableTemplate if the template cannot carry
+        this conversation.
 
         Args:
             messages: the conversation.
-            seeing: how many tokens an image is; without it a conversation with images is refused.
+            seeing: gives the number of tokens of an image; without it, a conversation with images is refused.
         """
         last = max((place for place, one in enumerate(messages) if one.teaches), default=-1)
         replies = {
@@ -257,9 +257,9 @@ class ChatTokens:
             before, begin, end = whole, place + 1, self.dialect.end_of(reply)
 
     def _said(self, message: Message, place: int) -> ModelReply:
-        """Return a reply of a conversation; where it has thoughts, they may stand in its text between marks.
+        """Return a reply of a conversation; its thoughts, if any, may be in its text between marks.
 
-        Raises UnusableTemplate for calls of functions and thoughts that this template has no place for.
+        Raises UnusableTemplate for function calls and thoughts for which this template has no place.
         """
         content, reasoning, thinking = message.content, message.reasoning, self.dialect.thinking
         if thinking is not None and self.dialect.thinks and not reasoning:
@@ -285,14 +285,14 @@ class ChatTokens:
         return ModelReply(content, reasoning, calls)
 
     def _heard(self, message: Message, called: str | None) -> dict[str, Any]:
-        """Return a message that is no reply as the template is given it."""
+        """Return a message that is not a reply in the form for the template."""
         content = self.defuse(message.content)
         return {"role": message.role, "content": content} if called is None else answer_to(called, content)
 
     def _continued(self, before: str, text: str, whole: str, place: int, end: Ending) -> str:
-        """Return what a rendering adds to the prompt before it, the reply to that, and the token that ended the reply.
+        """Return the part of a rendering after the previous prompt, the reply to that, and the reply's end token.
 
-        How the template begins a reply of the past does not matter: the reply stands there as it was sampled.
+        How the template begins a past reply does not matter: the reply is in the context as it was sampled.
         """
         if not before:
             return whole
@@ -308,10 +308,10 @@ class ChatTokens:
         return rest
 
     def defuse(self, text: str) -> str:
-        """Break up special tokens in a text from outside, which must not end a turn or begin another.
+        """Break up special tokens in an external text, which must not end a turn or begin another.
 
-        Markers such as `<think>` and `<tool_call>`, which a tokenizer holds as tokens and not as special ones, do
-        neither: reply formats write them, and the model is to see what it is asked to write.
+        Markers such as `<think>` and `<tool_call>`, which a tokenizer has as tokens that are not special, do neither:
+        reply formats write them, and the model should see what it is asked to write.
         """
         if self._specials is None:
             return text
@@ -332,7 +332,7 @@ class ChatTokens:
         )
 
     def _shown(self, reply: ModelReply) -> ModelReply:
-        """Return a reply of the past as the template is given it."""
+        """Return a past reply in the form for the template."""
         harmless = self._harmless(reply)
         return replace(harmless, reasoning="") if self._options.reasoning == "dropped" else harmless
 
@@ -346,7 +346,7 @@ class ChatTokens:
         return value
 
     def _num_reasoning(self, ids: Sequence[int], reply: ModelReply) -> int:
-        """Return how many tokens there are up to the mark that ends the thoughts."""
+        """Return the number of tokens up to the mark that ends the thoughts."""
         thinking = self.dialect.thinking
         if not reply.reasoning or thinking is None:
             return 0
@@ -360,7 +360,7 @@ class ChatTokens:
         return high
 
     def _learn(self, tools: tuple[Tool, ...]) -> tuple[ChatTemplate, Dialect]:
-        """Return the template with its switches set, and how it has replies written."""
+        """Return the template with its switches set, and its dialect of replies."""
         options = self._options
         template = ChatTemplate(self._tokenizer.chat_template, self._tokenizer.named_tokens)
         if unknown := sorted(set(options.switches) - template.variables):
@@ -381,7 +381,7 @@ class ChatTokens:
         return dialect_that(options.thinking, template.variables, learn)
 
     def _find_thoughts_end(self) -> int | None:
-        """Return the token that ends thoughts. Raises UnusableTemplate for a limit on thoughts that end with none."""
+        """Return the token that ends thoughts. Raises UnusableTemplate if thoughts have a limit but no end token."""
         if not self.dialect.thinks or self.dialect.thinking is None:
             return None
         mark = self.dialect.thinking.marks[1]
@@ -412,7 +412,7 @@ class ChatTokens:
         return {"role": self._roles.observations, "content": content, **named}
 
     def _require_roles(self, template: ChatTemplate, tools: Sequence[Mapping[str, Any]]) -> None:
-        """Raise UnusableTemplate where the template refuses or drops messages of a role that is not the user's."""
+        """Raise UnusableTemplate if the template refuses or drops messages of a role other than the user's."""
         opening = self._opening("a", _INSTRUCTIONS)
         for option, role, content, messages in (
             ("instructions", self._roles.instructions, _INSTRUCTIONS, opening),
@@ -432,7 +432,7 @@ class ChatTokens:
                 )
 
     def _require_no_functions(self, template: ChatTemplate) -> None:
-        """Raise UnusableTemplate for a template that renders nothing unless functions are declared."""
+        """Raise UnusableTemplate if the template renders nothing unless functions are declared."""
         opening = self._opening("a", _INSTRUCTIONS)
         try:
             template.render(opening, prompt=True)
@@ -463,7 +463,7 @@ class ChatTokens:
     def _find_affixes(self, called: str) -> tuple[str, str] | None:
         """Return the constant text around a message if the template leaves messages as they are, or None.
 
-        With it, a turn does not have to be rendered.
+        With it, a turn need not be rendered.
         """
         before, _, after = self._delta(ANSWER, called).partition(ANSWER)
         if all(self._delta(probe, called) == before + probe + after for probe in _PROBES):
@@ -472,13 +472,13 @@ class ChatTokens:
 
 
 def _unseen(reply: ModelReply) -> ModelReply:
-    """Return what stands in the place of a reply that the template is not to see: it calls what the reply calls."""
+    """Return a placeholder for a reply that the template must not see; it calls the same functions."""
     calls = tuple(ToolCall(name=call.name, arguments={KEYS[0]: REPLY}) for call in reply.calls)
     return ModelReply("", calls=calls) if calls else _UNSEEN
 
 
 def _called(messages: Sequence[Message]) -> dict[int, str]:
-    """Return the functions whose results messages are, by the messages' places. Raises UnusableTemplate."""
+    """Return the functions whose results messages give, by the messages' places. Raises UnusableTemplate."""
     found: dict[int, str] = {}
     call: MadeCall | None = None
     for place, message in enumerate(messages):
@@ -499,7 +499,7 @@ def _key(roles: MessageRoles, options: TemplateOptions, tools: tuple[Tool, ...])
 
 
 def _require_all(messages: Sequence[Message], contents: Sequence[str], text: str, first: int) -> None:
-    """Raise UnusableTemplate for a message whose content is not in the text, in the messages' order."""
+    """Raise UnusableTemplate unless the text has every message's content, in order."""
     behind = 0
     for number, (message, given) in enumerate(zip(messages, contents, strict=True), first + 1):
         content = given.strip()
@@ -510,6 +510,6 @@ def _require_all(messages: Sequence[Message], contents: Sequence[str], text: str
 
 
 def _spellings(content: str) -> Iterator[str]:
-    """Yield how templates write a text: as it is, or as JSON."""
+    """Yield the ways in which templates write a text: as it is, or as JSON."""
     yield content
     yield json.dumps(content, ensure_ascii=False)[1:-1]

@@ -1,6 +1,7 @@
-"""Episodes as a reward model reads them: its own chat template, its own tokens.
+"""Episodes in the form that a reward model reads: with its own chat template and tokens.
 
-The reward service writes by this what a model scores, and the trainer what it learns from: the two are the same.
+The reward service writes the transcripts that a model scores with this module, and the trainer those it learns from, so
+that the two are the same.
 """
 
 import hashlib
@@ -18,12 +19,12 @@ from gymfleet_kit.chat.tokenizer import ModelTokenizer, UnusableTokenizer
 from gymfleet_kit.chat.tokens import ChatTokens
 
 NOTE: Final = "transcripts.json"
-"""The file beside a trained reward model that says by which template and tokenizer its transcripts were written."""
+"""The file next to a trained reward model that names the template and tokenizer of its transcripts."""
 _DIGITS: Final = 12
 
 
 class UnusableTranscripts(Exception):
-    """A directory has no tokenizer or template by which transcripts can be written; the message says why."""
+    """A directory has no tokenizer or template for writing transcripts; the message says why."""
 
 
 class BadTranscript(Exception):
@@ -36,23 +37,22 @@ class Transcript:
 
     ids: Sequence[int]
     ends: tuple[int, ...] = ()
-    """Where each turn's number is read."""
+    """The places where each turn's number is read."""
 
 
 class Transcripts:
-    """Write episodes for one model: observations are the user's messages, replies the assistant's.
+    """Writes episodes for one model: observations are the user's messages, replies the assistant's.
 
-    A transcript ends with the last reply: what the environment showed after it, which often tells how the episode
-    ended, is no part of it. Tokens with a meaning of their own are broken up wherever they stand in an observation or
-    a reply, so that neither can pretend to be another turn.
+    A transcript ends with the last reply, without the observation after it, which often shows how the episode ended.
+    Special tokens in an observation or a reply are broken up, so that neither can pretend to be another turn.
 
     Args:
         directory: the model's tokenizer and chat template.
-        step_tag: a special token that is put behind each reply, at which its number is read; without it, that is the
-            token that ends the reply.
+        step_tag: a special token that is put after each reply, at which its number is read; without it, the number is
+            read at the token that ends the reply.
 
     Raises:
-        UnusableTranscripts: there is no tokenizer or template that can be used, or the model was trained on another.
+        UnusableTranscripts: there is no usable tokenizer or template, or the model was trained with another.
     """
 
     def __init__(self, directory: Path, step_tag: str | None = None) -> None:
@@ -71,11 +71,11 @@ class Transcripts:
 
     @property
     def vocab_size(self) -> int:
-        """The largest id and one."""
+        """The largest id plus one."""
         return max(self._tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def whole(self, episode: Trajectory) -> Transcript:
-        """Return a transcript as the template writes it. Raises `BadTranscript`."""
+        """Return a transcript as written by the template. Raises `BadTranscript`."""
         return Transcript(self._encoded(_messages(episode)))
 
     def by_turns(self, episode: Trajectory) -> Transcript:
@@ -100,11 +100,11 @@ class Transcripts:
         return Transcript(ids, tuple(ends_at))
 
     def note(self, directory: Path) -> None:
-        """Leave in a model's directory by which template and tokenizer its transcripts are written."""
+        """Record in a model's directory the template and tokenizer of its transcripts."""
         (directory / NOTE).write_text(json.dumps(self._fingerprints(), indent=2) + "\n", encoding="utf-8")
 
     def _require_those_of_the_training(self, directory: Path) -> None:
-        """Raise UnusableTranscripts where a note says that the model reads what is written in another way."""
+        """Raise UnusableTranscripts if a note shows that the model was trained with another template or tokenizer."""
         file = directory / NOTE
         if not file.is_file():  # it was trained elsewhere
             return

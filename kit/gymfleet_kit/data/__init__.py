@@ -1,1 +1,1 @@
-"""Data that is learned from: how it is read, converted, filtered and augmented."""
+"""Training data: reading, converting, filtering and augmenting it."""

@@ -52,7 +52,7 @@ SCHEMAS: Final[Mapping[Form, Any]] = {
 
 
 def encoded(records: Sequence[DataRecord], form: Form) -> bytes:
-    """Return records of one form as a stream of Arrow. Raises ValueError for what has no room in its column."""
+    """Return records of one form as an Arrow stream. Raises ValueError for a value that its column cannot hold."""
     schema = SCHEMAS[form]
     if strange := [form_of(record) for record in records if form_of(record) != form]:
         raise ValueError(f"a table of {form} cannot hold {strange[0]}: write them to a file of their own")

@@ -1,6 +1,6 @@
-"""What an augmenter is: how an episode becomes others that are worth a try.
+"""The interface of an augmenter, which turns an episode into others that are worth a try.
 
-Those that come with gymfleet are the modules of `gymfleet_kit.data.augmenters`.
+The included augmenters are the modules of `gymfleet_kit.data.augmenters`.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class AugmenterOptions(BaseModel):
-    """What an augmenter can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """The options of an augmenter, in the recipe table that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,7 +22,7 @@ OptionsT = TypeVar("OptionsT", bound=AugmenterOptions)
 
 
 class Augmenter(ABC, Generic[OptionsT]):
-    """How an episode becomes others. One object serves a list of episodes, and remembers only what `note` was shown."""
+    """Turns an episode into others. One object serves a list of episodes, and remembers only what `note` is shown."""
 
     Options: ClassVar[type[Any]] = AugmenterOptions
     """The model of its options, a subclass of `AugmenterOptions`."""
@@ -31,19 +31,19 @@ class Augmenter(ABC, Generic[OptionsT]):
         self.options = options
 
     def note(self, episode: Trajectory) -> None:
-        """Look at an episode. Every episode is noted, in order, before `augment` is asked for the first one.
+        """Look at an episode. Every episode is noted, in order, before `augment` is called for the first one.
 
-        Only an augmenter that takes something from other episodes needs this.
+        Only an augmenter that uses other episodes needs this.
         """
 
     @abstractmethod
     def augment(self, episode: Trajectory) -> Iterable[Sequence[Move]]:
         """Return the moves of changed episodes, each in order: none, one or several.
 
-        They are only proposals: each is replayed in a new episode of the same task, and kept if it solves that.
+        They are only proposals: each is replayed in a new episode of the same task, and kept if it solves the task.
         """
 
 
 def move_of(turn: Turn) -> Move | None:
-    """Return what was done in a turn, or None where the reply had no action."""
+    """Return the move of a turn, or None if the reply had no action."""
     return None if turn.action is None else Move(thought=turn.thought, action=turn.action, role=turn.role)

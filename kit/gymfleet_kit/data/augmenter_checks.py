@@ -1,4 +1,4 @@
-"""What every augmenter promises, examined on one of somebody's own or of ours: behind `gymfleet check FILE`."""
+"""The promises of every augmenter, tested on a user's or an included one: behind `gymfleet check FILE`."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from gymfleet_kit.plugins import PluginError
 
 
 def examine(reference: str) -> list[str]:
-    """Return one line for each promise that an augmenter breaks with its default options: none if it is sound."""
+    """Return one line for each promise that an augmenter breaks with its default options; none if it is sound."""
     try:
         if not type(augmenter_of(reference, table="augmenter").plugin).__doc__:
             return ["it has no docstring: `gymfleet plugins list` shows its first line"]
@@ -20,7 +20,7 @@ def examine(reference: str) -> list[str]:
 
 
 def _broken(reference: str) -> Iterator[str]:
-    """A resumed run augments again, and asks for the same episodes under the same ids."""
+    """Yield broken promises. A resumed run augments again, and expects the same episodes under the same ids."""
     episodes = [scored.trajectory for scored in samples.episodes()]
     before = [episode.model_dump_json() for episode in episodes]
     augmenter = _noted(reference, episodes)

@@ -1,4 +1,4 @@
-"""Changed episodes, by an augmenter whose answers are checked."""
+"""Changed episodes from an augmenter, whose answers are checked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 AUGMENTERS: Final = PluginKind[Augmenter[Any]]("augmenter", (Augmenter,), "gymfleet_kit.data.augmenters")
 MAX_PROPOSALS: Final = 1000
-"""Of one episode."""
+"""The most proposals for one episode."""
 
 
 class AugmenterFailed(PluginError):
@@ -69,14 +69,14 @@ class CheckedAugmenter:
 
 
 def augmenter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedAugmenter:
-    """Return the augmenter that a recipe names at `table`. Raises `PluginError`."""
+    """Return the augmenter named at `table` in a recipe. Raises `PluginError`."""
     return CheckedAugmenter(*made(AUGMENTERS, given, table=table))
 
 
 def proposed(
     augmenters: Mapping[str, CheckedAugmenter], episodes: Sequence[Trajectory]
 ) -> Iterator[tuple[str, Trajectory, tuple[Move, ...]]]:
-    """Yield what each augmenter makes of each episode, the same moves of a task once. Raises `AugmenterFailed`."""
+    """Yield the proposals of each augmenter for each episode, equal moves of a task once. Raises `AugmenterFailed`."""
     for augmenter in augmenters.values():
         for episode in episodes:
             augmenter.note(episode)

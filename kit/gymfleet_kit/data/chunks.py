@@ -1,4 +1,4 @@
-"""Files cut into chunks of records: small enough for memory, and each begins where a resumed command goes on."""
+"""Files cut into chunks of records, which fit into memory and begin where a resumed command can go on."""
 
 import codecs
 import json
@@ -19,7 +19,7 @@ _COMPRESSED: Final = {
     b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz", b"BZh": "bunzip2",
     b"PK\x03\x04": "unzip",
 }  # fmt: skip
-"""What compressed files begin with, and what unpacks them."""
+"""The first bytes of compressed files, and the commands that unpack them."""
 _HEAD_BYTES: Final = max(map(len, _COMPRESSED))
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 TABLE: Final = ".parquet"
@@ -27,7 +27,7 @@ _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 
 
 class DataError(Exception):
-    """A file cannot be used; the message is one line with the file, the place in it, and what is wrong there."""
+    """A file cannot be used; the message is one line with the file, the place in it, and the fault there."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,28 @@ class Position:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Records in a row, not parsed yet: it is handed to whoever has time for it."""
+    """Consecutive records, not yet parsed: any free worker may take it."""
 
     path: Path
     word: str
-    """What a record is called in messages: `line`, `record` or `row`."""
+    """The name of a record in messages: `line`, `record` or `row`."""
     content: bytes
-    """Lines of JSON, or a stream of Arrow."""
+    """Lines of JSON, or an Arrow stream."""
     first: int
-    """The number of the first one, from 1."""
+    """The number of the first record, from 1."""
     end: Position
     passed_bytes: int
-    """How much of the file is done with it; of a table, as large a part as of its rows."""
+    """Bytes of the file up to the chunk's end; for a table, the same share as that of its rows."""
 
     def place(self, number: int) -> str:
-        """Return where the record of a number stands, for messages."""
+        """Return the place of the record with a number, for messages."""
         return f"{self.path}, {self.word} {number}"
 
 
 def chunks(path: Path, start: Position = Position()) -> Iterator[Chunk]:
-    """Yield the rest of a file: `.json` is a list, `.parquet` a table, and anything else has a record to a line.
+    """Yield the rest of a file: `.json` is a list, `.parquet` a table, and any other file has one record per line.
 
-    Raises `DataError` where the file cannot be read any further.
+    Raises `DataError` if the file cannot be read any further.
     """
     try:
         if path.suffix == TABLE:
@@ -81,7 +81,7 @@ def chunks(path: Path, start: Position = Position()) -> Iterator[Chunk]:
 
 
 def require_tables(path: Path) -> None:
-    """Raise `DataError` for a table where pyarrow is not installed: light services are without it."""
+    """Raise `DataError` for a table if pyarrow is not installed: light services are without it."""
     if find_spec("pyarrow") is None:
         raise DataError(f"{path}: tables need pyarrow: pip install 'gymfleet[data]'")
 
@@ -131,7 +131,7 @@ def _of_list(path: Path, file: IO[bytes], start: Position, begin: int) -> Iterat
 
 
 class _ListScanner:
-    """Finds where the elements of a list of JSON end, a block of the file at a time."""
+    """Finds where the elements of a JSON list end, one block of the file at a time."""
 
     def __init__(self, path: Path, file: IO[bytes], start: Position, *, at_start: bool) -> None:
         self.position = Position(file.tell(), start.number)
@@ -185,11 +185,11 @@ class _ListScanner:
             text = self._text[self._place : end].encode()
             self._advance(end)
             self.position = Position(self.position.offset, self.position.number + 1)
-            # Between the parts of a record a line's end is blank; inside a text it cannot stand.
+            # Between the parts of a record a line break is blank; inside a string it cannot occur.
             return text.replace(b"\r", b" ").replace(b"\n", b" ")
 
     def _next(self) -> str:
-        """Return the next character that is not blank, and go there."""
+        """Go to the next character that is not blank, and return it."""
         while True:
             match = _BLANKS.match(self._text, self._place)
             self._advance(match.end() if match else self._place)
@@ -210,7 +210,7 @@ class _ListScanner:
         self._place = place
 
     def _more(self) -> bool:
-        """Read another block, unless the file is at its end or a record is larger than is allowed."""
+        """Read another block, unless the file is at its end or a record is larger than allowed."""
         if self._ended or len(self._text) - self._place > MAX_RECORD_BYTES:
             return False
         block = self._file.read(_BLOCK_BYTES)

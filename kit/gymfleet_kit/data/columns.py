@@ -1,7 +1,7 @@
-"""Records as rows of a table: what has no column of its own stands as JSON.
+"""Records as rows of a table: fields without a column of their own are stored as JSON.
 
-Episodes have a column for what people select and train by. The rest of an episode is JSON in `rest_json`, of a turn in
-`turns.rest_json`, so that nothing is lost: an episode that is read is equal to the one that was written.
+Episodes have columns for the fields by which people select and train. The rest of an episode is JSON in `rest_json`,
+that of a turn in `turns.rest_json`, so that nothing is lost: an episode reads back equal to the one written.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _TURN_COLUMNS: Final = (
 
 
 def row_of(record: DataRecord) -> dict[str, Any]:
-    """Return the row of a record, with the columns of its form's schema; one that is missing is null."""
+    """Return the row of a record, with the columns of its form's schema; a missing column is null."""
     if isinstance(record, ScoredTrajectory):
         return _row_of_episode(record)
     if isinstance(record, TaskRow):
@@ -40,9 +40,9 @@ def row_of(record: DataRecord) -> dict[str, Any]:
 
 
 def record_of(given: Mapping[str, Any]) -> DataRecord:
-    """Return our record of a row of a table, or of a line of JSON. Raises pydantic's ValidationError, or ValueError."""
+    """Return our record for a table row or a line of JSON. Raises pydantic's ValidationError, or ValueError."""
     if "rest_json" in given:
-        # By way of JSON: as in a `.jsonl` file, numbers and enumerations are what JSON has.
+        # Through JSON, so that numbers and enumerations have JSON's types, as in a `.jsonl` file.
         return DATA_RECORDS.validate_json(msgspec.json.encode(_episode_of_row(given)))
     if "trajectory" in given:
         return DATA_RECORDS.validate_json(msgspec.json.encode(given))
@@ -56,7 +56,7 @@ def record_of(given: Mapping[str, Any]) -> DataRecord:
 
 
 def _row_of_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a message; what has none stands as JSON."""
+    """Return the columns of a message; fields without a column are stored as JSON."""
     rest = {name: value for name, value in message.items() if name not in _MESSAGE_COLUMNS}
     row = {name: value for name, value in message.items() if name in _MESSAGE_COLUMNS}
     return row | {"rest_json": _json(rest)} if rest else row

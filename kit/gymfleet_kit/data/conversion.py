@@ -1,4 +1,4 @@
-"""The work of `gymfleet data convert` and `export`: records of one form become records of another."""
+"""The work of `gymfleet data convert` and `export`: converting records of one form to another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ OUT = "out"
 
 @dataclass(frozen=True)
 class Conversion:
-    """Records that a converter reads become ours."""
+    """Converts records that a converter reads to ours."""
 
     given: Mapping[str, Any]
-    """The converter, as a recipe names it."""
+    """The converter, in the form of a recipe."""
     form: Form | None
-    """What is written; None writes each record in the form that it has."""
+    """The form to write; None writes each record in its own form."""
     is_table: bool
 
     @cached_property
@@ -54,7 +54,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Export:
-    """Records that a converter reads become records of another converter's form."""
+    """Converts records that one converter reads to the form of another."""
 
     given: Mapping[str, Any]
     to: Mapping[str, Any]
@@ -71,7 +71,7 @@ class Export:
         return converter_of(self.to, table="--to")
 
     def done(self, chunk: Chunk) -> Done:
-        """Return the records of a chunk in the other form; what is lost of them is counted by name."""
+        """Return the records of a chunk in the other form; losses are counted by name."""
         done = Done()
         kept: list[tuple[Found, dict[str, Any]]] = []
         for found, one in converted(chunk, self.converter, done):
@@ -97,7 +97,7 @@ class Export:
 
 
 def in_form(one: DataRecord, form: Form | None) -> DataRecord:
-    """Return a record in a form: an episode may become a conversation. Raises `UnusableRecord`."""
+    """Return a record in the given form; an episode can become a conversation. Raises `UnusableRecord`."""
     if form is None or form_of(one) == form:
         return one
     if isinstance(one, ScoredTrajectory) and form == "conversations":

@@ -1,6 +1,6 @@
-"""What a converter is: how a record of somebody's file becomes ours, and how ours becomes one of theirs.
+"""The interface of a converter, which turns a record of another file format into ours, and back.
 
-Those that come with gymfleet are the modules of `gymfleet_kit.data.converters`.
+The included converters are the modules of `gymfleet_kit.data.converters`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class UnusableRecord(ValueError):
-    """A record is not what the converter takes; the message is one line that says what is wrong with it."""
+    """A record is not one that the converter takes; the message is one line that says what is wrong with it."""
 
 
 class ConverterOptions(BaseModel):
-    """What a converter can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """The options of a converter, in the recipe table that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,16 +33,16 @@ OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
 
 @dataclass(frozen=True)
 class Written:
-    """A record of a converter's form, and the names of what this form has no place for."""
+    """A record of a converter's form, and the names of the parts for which this form has no place."""
 
     record: dict[str, JsonValue]
     lost: frozenset[str] = frozenset()
     """`learned`, `task`, `success`, `reward`, `id`, `labels`, `tools`, `reasoning`, `images`, `call_ids`, or
-    `role:NAME` for a role that becomes another: what is not there, or something else, when it is converted again."""
+    `role:NAME` for a role that becomes another: parts that are missing or different when it is converted again."""
 
 
 class Converter(ABC, Generic[OptionsT]):
-    """How a record of somebody's file becomes ours, and back. One object converts all records: it keeps none of them.
+    """Turns a record of another format into ours, and back. One object converts all records, and keeps none of them.
 
     A record may be a conversation, an episode, a preference or a task without replies.
     """
@@ -50,22 +50,22 @@ class Converter(ABC, Generic[OptionsT]):
     Options: ClassVar[type[Any]] = ConverterOptions
     """The model of its options, a subclass of `ConverterOptions`."""
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = ()
-    """Records as they stand in such files; the conformance suite has them converted, whole and damaged, and back."""
+    """Records as in such files; the conformance suite converts them, whole and damaged, and back."""
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
 
     @abstractmethod
     def convert(self, record: Mapping[str, JsonValue]) -> Iterable[DataRecord]:
-        """Return what is to be learned from a record: one conversation, several, or none.
+        """Return the records to learn from: one conversation, several, or none.
 
-        Raises `UnusableRecord` for a record that it cannot take; what pydantic says of a `Conversation` will do too.
+        Raises `UnusableRecord` for a record that it cannot take; pydantic's error for a `Conversation` will do too.
         """
 
     def write(self, one: DataRecord) -> Written:
-        """Return the record that is converted to this one: the same messages byte for byte, and a name for each loss.
+        """Return the record that converts to this one: the same messages byte for byte, and a name for each loss.
 
-        A converter that has no way back need not override it. Raises `UnusableRecord` for what its form cannot hold.
+        A converter without a way back need not override it. Raises `UnusableRecord` if its form cannot hold the record.
         """
         raise UnusableRecord(f"{type(self).__name__} only reads; it has no way back for {form_of(one)}")
 

@@ -1,4 +1,4 @@
-"""What every converter promises, examined on one of somebody's own or of ours: behind `gymfleet check FILE`."""
+"""The promises of every converter, tested on a user's or an included one: behind `gymfleet check FILE`."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ _STRANGE: Final[tuple[JsonValue, ...]] = (None, True, 7, 0.5, "", "text", [], [N
 
 
 def examine(reference: str) -> list[str]:
-    """Return one line for each promise that a converter breaks with its default options: none if it is sound."""
+    """Return one line for each promise that a converter breaks with its default options; none if it is sound."""
     try:
         converter = converter_of(reference, table="converter")
     except PluginError as error:
@@ -59,7 +59,7 @@ def _converts_its_examples(converter: CheckedConverter) -> Iterator[str]:
 
 
 def _is_pure(converter: CheckedConverter) -> Iterator[str]:
-    """A resumed run converts again, and must find the same."""
+    """Yield broken promises of purity. A resumed run converts again, and must get the same."""
     records = _records(converter)
     before = copy.deepcopy(records)
     first = [converter.convert(record) for record in records]
@@ -85,7 +85,7 @@ def _answers_for_what_is_damaged(converter: CheckedConverter) -> Iterator[str]:
 
 
 def _names_what_is_lost(converter: CheckedConverter) -> Iterator[str]:
-    """What it writes is converted to what was written, but for what it names; other forms it refuses in a line."""
+    """Check that written records convert back, except for the named losses; other forms may be refused in a line."""
     if not converter.writes:
         return
     own = [one for record in _records(converter) for one in converter.convert(record)]
@@ -107,7 +107,7 @@ def _names_what_is_lost(converter: CheckedConverter) -> Iterator[str]:
 
 
 def _damaged(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the record with each of its parts missing, or another thing in its place."""
+    """Yield the record with each of its parts missing, or replaced by something else."""
     yield "with nothing in it", {}
     for path in _paths(record):
         place = ".".join(map(str, path))

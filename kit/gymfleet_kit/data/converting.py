@@ -1,4 +1,4 @@
-"""Records of files as ours and back, by a converter whose answers are checked."""
+"""Converting records of files to ours and back, by a converter whose answers are checked."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,14 +23,14 @@ log = structlog.get_logger()
 
 CONVERTERS: Final = PluginKind[Converter[Any]]("converter", (Converter,), "gymfleet_kit.data.converters")
 MAX_CONVERSATIONS: Final = 10_000
-"""Of one record."""
+"""The most conversations from one record."""
 _KINDS: Final = (Conversation, ScoredTrajectory, Preference, TaskRow)
 _MOST_FAULTS: Final = 3
 T = TypeVar("T")
 
 
 class ConverterFailed(PluginError):
-    """A converter raised what says nothing of the record, or answered nonsense."""
+    """A converter raised an error that does not concern the record, or answered nonsense."""
 
 
 class CheckedConverter:
@@ -42,7 +42,7 @@ class CheckedConverter:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether what it reads is in our own form already."""
+        """Return whether it reads our own form."""
         return self.name == "gymfleet"
 
     @property
@@ -51,11 +51,11 @@ class CheckedConverter:
         return type(self.plugin).write is not Converter.write
 
     def convert(self, record: Mapping[str, JsonValue]) -> list[DataRecord]:
-        """Return what a record becomes. Raises `UnusableRecord` and `ConverterFailed`."""
+        """Return the records that a record converts to. Raises `UnusableRecord` and `ConverterFailed`."""
         return self._asked(lambda: self._converted(record))
 
     def write(self, one: DataRecord) -> Written:
-        """Return the record that is converted to this one. Raises `UnusableRecord` and `ConverterFailed`."""
+        """Return the record that converts to this one. Raises `UnusableRecord` and `ConverterFailed`."""
         return self._asked(lambda: self._written(one))
 
     def _converted(self, record: Mapping[str, JsonValue]) -> list[DataRecord]:
@@ -93,15 +93,15 @@ class CheckedConverter:
 
 
 def converter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedConverter:
-    """Return the converter that a recipe names at `table`. Raises `PluginError`."""
+    """Return the converter named at `table` in a recipe. Raises `PluginError`."""
     return CheckedConverter(*made(CONVERTERS, given, table=table))
 
 
 def data_records(path: Path, converter: CheckedConverter) -> Iterator[DataRecord]:
-    """Yield what a file holds, each with its place as `source` unless the converter says another.
+    """Yield the records of a file, each with its place as `source` unless the converter gives another.
 
     Raises:
-        DataError: the file is damaged, or a record is not what the converter takes.
+        DataError: the file is damaged, or a record is not one that the converter takes.
         ConverterFailed: the converter is at fault.
     """
     for place, record in records(path):
@@ -124,7 +124,7 @@ def learnable(path: Path, converter: CheckedConverter) -> Iterator[Record]:
 
 
 def first_form(paths: Sequence[Path], converter: CheckedConverter) -> Form | None:
-    """Return the form of the first record that can be used, or None if none can. Raises as `data_records`."""
+    """Return the form of the first usable record, or None if there is none. Raises as `data_records`."""
     for path in paths:
         for one in (one.record for chunk in chunks(path) for one in parsed(chunk)):
             with suppress(UnusableRecord):
@@ -134,7 +134,7 @@ def first_form(paths: Sequence[Path], converter: CheckedConverter) -> Form | Non
 
 
 def placed(one: DataRecord, place: str) -> DataRecord:
-    """Return a record that knows where it comes from; an episode has a name of its own."""
+    """Return a record with its place as its source, if it has none; an episode has an id instead."""
     if isinstance(one, ScoredTrajectory) or one.source:
         return one
     return one.model_copy(update={"source": place})

@@ -1,13 +1,13 @@
-"""Episodes as a batch of verl's `DataProto` (verl 0.9, `verl/protocol.py`), in a directory, and back.
+"""Episodes as a batch in the form of verl's `DataProto` (verl 0.9, `verl/protocol.py`), in a directory, and back.
 
-A `DataProto` is a dictionary of tensors, one of columns that are none, and one of facts about the whole; verl's own
-disk form of it is a pickle. Here they are `batch.safetensors`, `non_tensor_batch.json` and `meta_info.json`. A row is a
-token sequence: an episode has several where a turn replaced the context. The tensors are those of verl's agent loop
-(`verl/experimental/agent_loop/agent_loop.py`), B rows with prompts of up to P and responses of up to R tokens:
+A `DataProto` is a dictionary of tensors, one of columns that are not tensors, and one of facts about the whole; verl
+itself stores it as a pickle. Here they are `batch.safetensors`, `non_tensor_batch.json` and `meta_info.json`. A row is
+a token sequence: an episode has several if a turn replaced the context. The tensors are those of verl's agent loop
+(`verl/experimental/agent_loop/agent_loop.py`), for B rows with prompts of up to P and responses of up to R tokens:
 
-- `prompts` (B, P) int64, padded on the left; `responses` (B, R) int64, padded on the right: all that follows the first
-  prompt, replies and what answered them;
-- `input_ids`, `attention_mask`, `position_ids` (B, P + R) int64: both behind one another;
+- `prompts` (B, P) int64, padded on the left; `responses` (B, R) int64, padded on the right: everything after the first
+  prompt, replies and the answers to them;
+- `input_ids`, `attention_mask`, `position_ids` (B, P + R) int64: prompt and response concatenated;
 - `response_mask` (B, R) int64: 1 where the agent wrote the token, 0 for observations and padding;
 - `rollout_log_probs` (B, R) float32, if the replies were sampled, and `token_level_scores` (B, R) float32, if the
   episodes have rewards: 0 wherever `response_mask` is.
@@ -34,7 +34,7 @@ TENSORS: Final = "batch.safetensors"
 COLUMNS: Final = "non_tensor_batch.json"
 META: Final = "meta_info.json"
 MAX_TOKENS: Final = 1 << 28
-"""Of a batch, padding included."""
+"""The most tokens of a batch, including padding."""
 _MAX_JSON_BYTES: Final = 1 << 30
 _MAX_TENSOR_BYTES: Final = 1 << 34
 _REST: Final = "gymfleet_episode"
@@ -46,7 +46,7 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a `DataProto` holds."""
+    """The contents of a `DataProto`."""
 
     tensors: Mapping[str, Array]
     columns: Mapping[str, Sequence[JsonValue]]
@@ -58,9 +58,9 @@ class Batch:
 class _Row:
     scored: ScoredTrajectory
     place: int
-    """Which sequence of the episode."""
+    """The number of the sequence in its episode."""
     turns: Sequence[tuple[int, Turn]]
-    """Each with its place in the episode."""
+    """The turns, each with its place in the episode."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ class _Row:
 
     @property
     def pieces(self) -> list[tuple[int, Turn, int]]:
-        """Return where the reply of each turn begins in the response."""
+        """Return each turn, with its place in the episode and where its reply begins in the response."""
         found, begin = [], -len(self.prompt)
         for place, turn in self.turns:
             begin += len(turn.prompt_token_ids)
@@ -85,8 +85,8 @@ class _Row:
 def batch_of(episodes: Iterable[ScoredTrajectory], *, pad_token_id: int = 0) -> Batch:
     """Return the batch of episodes.
 
-    Raises `DataError` for one without tokens, and where some have rewards or log-probabilities and others do not:
-    a tensor has a number for each row, and a missing one is not 0.
+    Raises `DataError` for an episode without tokens, and if only some have rewards or log-probabilities: a tensor has a
+    number for each row, and a missing one is not 0.
     """
     rows = [row for scored in episodes for row in _rows(scored)]
     if not rows:
@@ -106,9 +106,9 @@ def batch_of(episodes: Iterable[ScoredTrajectory], *, pad_token_id: int = 0) -> 
 
 
 def episodes_of(batch: Batch) -> list[ScoredTrajectory]:
-    """Return the episodes of a batch that `batch_of` made: tokens, log-probabilities and rewards are the tensors'.
+    """Return the episodes of a batch from `batch_of`: tokens, log-probabilities and rewards come from the tensors.
 
-    Raises `DataError` for a batch that is not one, such as one whose column `gymfleet_episode` is missing.
+    Raises `DataError` for any other batch, such as one without the column `gymfleet_episode`.
     """
     rest = batch.columns.get(_REST)
     if rest is None:
@@ -140,7 +140,7 @@ def write(batch: Batch, directory: Path) -> None:
 
 
 def read(directory: Path) -> Batch:
-    """Read the three files, which may be anybody's. Raises `DataError`."""
+    """Read the three files, which may come from anybody. Raises `DataError`."""
     columns, meta_info = _object(directory / COLUMNS), _object(directory / META)
     file = directory / TENSORS
     try:
@@ -192,13 +192,13 @@ def _tokens(rows: Sequence[_Row], num_prompt: int, num_response: int, pad_token_
     return {
         "prompts": prompts, "responses": responses, "input_ids": np.concatenate([prompts, responses], axis=1),
         "attention_mask": attention_mask, "response_mask": response_mask,
-        # As verl's `compute_position_id_with_mask`: padding has the position of the token before it, or 0.
+        # As in verl's `compute_position_id_with_mask`: padding has the position of the token before it, or 0.
         "position_ids": np.clip(np.cumsum(attention_mask, axis=1) - 1, 0, None),
     }  # fmt: skip
 
 
 def _on_replies(rows: Sequence[_Row], num_response: int, values: Any) -> Array:
-    """Return numbers of response tokens at their places, and 0 elsewhere. (B, R) float32."""
+    """Return the values of response tokens at their places, and 0 elsewhere. (B, R) float32."""
     found = np.zeros((len(rows), num_response), np.float32)
     for number, row in enumerate(rows):
         for place, turn, begin in row.pieces:
@@ -235,7 +235,7 @@ def _columns(rows: Sequence[_Row]) -> dict[str, Sequence[JsonValue]]:
 
 
 def _rest(scored: ScoredTrajectory) -> str:
-    """Return an episode without what the tensors have, and with the lengths by which it is found in them."""
+    """Return an episode as JSON without the contents of the tensors, but with the lengths to find them there."""
     rest = scored.model_dump(mode="json")
     for turn in rest["trajectory"]["turns"]:
         turn["lengths"] = [len(turn["prompt_token_ids"]), len(turn["response_token_ids"])]

@@ -1,6 +1,6 @@
-"""What a filter is: which episodes and conversations are worth learning from.
+"""The interface of a filter, which decides which episodes and conversations are worth learning from.
 
-Those that come with gymfleet are the modules of `gymfleet_kit.data.filters`.
+The included filters are the modules of `gymfleet_kit.data.filters`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ class Refused(PluginError):
 
 
 class FilterOptions(BaseModel):
-    """What a filter can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """The options of a filter, in the recipe table that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,7 +27,7 @@ OptionsT = TypeVar("OptionsT", bound=FilterOptions)
 
 
 class Filter(ABC, Generic[OptionsT]):
-    """Which records are kept. One object filters one list of records: it may remember those that it was shown."""
+    """Decides which records to keep. One object filters one list of records, and may remember those it was shown."""
 
     Options: ClassVar[type[Any]] = FilterOptions
     """The model of its options, a subclass of `FilterOptions`."""
@@ -36,40 +36,40 @@ class Filter(ABC, Generic[OptionsT]):
         self.options = options
 
     def note(self, record: Record) -> None:
-        """Look at a record. Every record is noted, in order, before `keep` is asked for the first one.
+        """Look at a record. Every record is noted, in order, before `keep` is called for the first one.
 
-        Only a filter that compares a record with those behind it needs this.
+        Only a filter that compares a record with later ones needs this.
         """
 
     @abstractmethod
     def keep(self, record: Record) -> bool:
-        """Return whether a record is kept. It is asked for each of them once, in order.
+        """Return whether to keep a record. It is called once for each, in order.
 
-        Raises `Refused` where a record must not be in the data at all.
+        Raises `Refused` if a record must not be in the data at all.
         """
 
 
 def replies(record: Record) -> list[str]:
-    """Return what is learned from a record: an episode's replies, or a conversation's learned messages."""
+    """Return the texts learned from a record: an episode's replies, or a conversation's learned messages."""
     if isinstance(record, Conversation):
         return [message.text for message in record.messages if message.teaches]
     return [turn.text for turn in record.trajectory.turns]
 
 
 def actions(episode: ScoredTrajectory) -> list[str]:
-    """Return what was done in an episode: a reply without an action is what it says."""
+    """Return the actions of an episode; for a reply without an action, its text."""
     return [turn.text if turn.action is None else turn.action for turn in episode.trajectory.turns]
 
 
 def dialogue(record: Record) -> list[tuple[str, str]]:
-    """Return all that is said in a record, as roles and texts; in an episode the user shows observations."""
+    """Return the whole dialogue of a record, as roles and texts; in an episode, observations are the user's."""
     if isinstance(record, Conversation):
         return [(message.role, message.text) for message in record.messages]
     return [part for turn in record.trajectory.turns for part in (("user", turn.observation), ("assistant", turn.text))]
 
 
 def opening(record: Record) -> str:
-    """Return what the first reply answers: an episode's first observation, or the user's last message before it."""
+    """Return the text that the first reply answers: an episode's first observation, or the user's last message."""
     if not isinstance(record, Conversation):
         return record.trajectory.turns[0].observation if record.trajectory.turns else ""
     first = next(place for place, message in enumerate(record.messages) if message.teaches)
@@ -77,7 +77,7 @@ def opening(record: Record) -> str:
 
 
 def task_of(record: Record) -> str:
-    """Return the same for the same task, and nothing for a conversation that is about none."""
+    """Return a string that identifies the task, or an empty one for a conversation without a task."""
     if isinstance(record, Conversation):
         task = record.task
         return "" if task is None else f"{task.env}/{task.split}/{task.task_id}"
@@ -86,7 +86,7 @@ def task_of(record: Record) -> str:
 
 
 def named(record: Record) -> str:
-    """Return what a record is called in messages to people."""
+    """Return the name of a record in messages to people."""
     if isinstance(record, Conversation):
         return record.source or "a conversation"
     return record.trajectory.trajectory_id

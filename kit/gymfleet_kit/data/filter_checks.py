@@ -1,4 +1,4 @@
-"""What every filter promises, examined on one of somebody's own or of ours: behind `gymfleet check FILE`."""
+"""The promises of every filter, tested on a user's or an included one: behind `gymfleet check FILE`."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from gymfleet_kit.plugins import PluginError
 
 
 def examine(reference: str) -> list[str]:
-    """Return one line for each promise that a filter breaks with its default options: none if it is sound."""
+    """Return one line for each promise that a filter breaks with its default options; none if it is sound."""
     try:
         found = filter_of(reference, table="filter")
         if not type(found.plugin).__doc__:
@@ -31,9 +31,9 @@ def _takes_every_record(reference: str) -> Iterator[str]:
 
 
 def _answers_the_same_again(reference: str) -> Iterator[str]:
-    """A resumed run filters again, with a new object, and must keep the same.
+    """Yield broken promises. A resumed run filters again, with a new object, and must keep the same records.
 
-    It is asked first: what a class remembers shows only as long as it was shown nothing.
+    This check comes first: state kept in the class shows only as long as it has seen no records.
     """
     given = samples.records()
     one, other = ([id(record) for record in filter_of(reference, table="filter").kept(given)] for _ in range(2))

@@ -1,4 +1,4 @@
-"""Records that filters keep, by filters whose answers are checked."""
+"""Filtering records, by filters whose answers are checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -28,7 +28,7 @@ class CheckedFilter:
 
     @property
     def notes(self) -> bool:
-        """Return whether it wants to see every record before it is asked for the first one."""
+        """Return whether it must see every record before it decides on the first one."""
         return type(self.plugin).note is not Filter.note
 
     def note(self, record: Record) -> None:
@@ -40,7 +40,7 @@ class CheckedFilter:
         return self._keeps(record)
 
     def kept(self, records: Sequence[Record]) -> list[Record]:
-        """Return the records that are kept, in their order. Raises `FilterFailed`, and `Refused`."""
+        """Return the records to keep, in order. Raises `FilterFailed`, and `Refused`."""
         for record in records:
             self._asked("note", record)
         return [record for record in records if self._keeps(record)]
@@ -62,5 +62,5 @@ class CheckedFilter:
 
 
 def filter_of(given: str | Mapping[str, Any], *, table: str) -> CheckedFilter:
-    """Return the filter that a recipe names at `table`. Raises `PluginError`."""
+    """Return the filter named at `table` in a recipe. Raises `PluginError`."""
     return CheckedFilter(*made(FILTERS, given, table=table))

@@ -1,4 +1,4 @@
-"""The tasks of a test split, as files of published sets and of ours name them, and which records are of one of them."""
+"""The tasks of a test split, from published and our own files, and the records that belong to one of them."""
 
 import hashlib
 import unicodedata
@@ -17,10 +17,10 @@ _ENVIRONMENTS: Final = ("env", "env_name", "data_source")
 
 
 class HeldOutTasks:
-    """Ids and openings of tasks. An opening that several of them share tells nothing, and is left out."""
+    """Ids and openings of tasks. An opening shared by several tasks identifies none, and is left out."""
 
     def __init__(self, paths: Iterable[Path], env: str = "") -> None:
-        """Read files. Rows that do not say their environment are of `env`. Raises `DataError`."""
+        """Read files. Rows that do not name their environment count for `env`. Raises `DataError`."""
         self._ids: set[tuple[str, str]] = set()
         seen: dict[bytes, str] = {}
         shared: set[bytes] = set()
@@ -43,12 +43,12 @@ class HeldOutTasks:
         self._openings = set(seen) - shared
 
     def has_id(self, env: str, task_id: str) -> bool:
-        """Return whether a task of this environment is one of them: `babyai_12` is `12` of babyai."""
+        """Return whether a task of this environment is one of them; `babyai_12` is the same as `12` of babyai."""
         key = _key(env, task_id)
         return key in self._ids or ("", task_id) in self._ids or ("", f"{env}_{key[1]}") in self._ids
 
     def has_opening(self, record: Record) -> bool:
-        """Return whether a record begins as one of them does; upper case and blanks do not count."""
+        """Return whether a record begins like one of them, ignoring upper case and blanks."""
         text = opening(record)
         return bool(text.strip()) and _digest(text) in self._openings
 
@@ -59,7 +59,7 @@ def _rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _facts(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return environment, task id and opening of a row, empty where it does not say."""
+    """Return environment, task id and opening of a row; empty if it does not give them."""
     if isinstance(played := row.get("trajectory"), dict):
         turns = played.get("turns")
         first = turns[0].get("observation") if isinstance(turns, list) and turns and isinstance(turns[0], dict) else ""

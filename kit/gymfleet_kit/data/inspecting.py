@@ -1,4 +1,4 @@
-"""The work of `gymfleet data inspect`: what records there are, by counts that are added up."""
+"""The work of `gymfleet data inspect`: facts about records, as counts that add up."""
 
 import math
 from collections import Counter
@@ -19,12 +19,12 @@ from gymfleet_kit.data.work import Done, converted
 OFFERED: Final = "of tools that are offered"
 HALLUCINATED: Final = "of tools that nobody offers"
 _DIGITS: Final = 2
-"""Of lengths, which are counted rounded: they are as many numbers as there are records otherwise."""
+"""Digits of lengths, which are rounded: otherwise there would be as many different numbers as records."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is counted: `form:NAME`, `env:NAME`, `success:yes`, `turns:N`, `chars:N`, `calls:KIND` and the like."""
+    """Counts facts: `form:NAME`, `env:NAME`, `success:yes`, `turns:N`, `chars:N`, `calls:KIND` and the like."""
 
     given: Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class Inspection:
 
 
 def values(counts: Mapping[str, int], name: str) -> dict[str, int]:
-    """Return the counts of one fact by its values, the most frequent first."""
+    """Return the counts of one fact by value, the most frequent first."""
     found: Counter[str] = Counter(
         {key.partition(":")[2]: count for key, count in counts.items() if key.startswith(f"{name}:")}
     )
@@ -50,7 +50,7 @@ def values(counts: Mapping[str, int], name: str) -> dict[str, int]:
 
 
 def quantiles(counts: Mapping[str, int], name: str, shares: Sequence[float]) -> list[int] | None:
-    """Return quantiles of a number that was counted, or None where nothing was."""
+    """Return quantiles of a counted number, or None if nothing was counted."""
     found = sorted((int(value), count) for value, count in values(counts, name).items())
     if not found:
         return None
@@ -88,7 +88,7 @@ def _facts(one: DataRecord) -> list[str]:
 
 
 def _calls(one: Conversation | ScoredTrajectory) -> list[str]:
-    """A fact for each call of a tool."""
+    """Return a fact for each tool call."""
     use = tool_use([one])
     hallucinated = use.hallucinated.total()
     kinds = {
@@ -103,7 +103,7 @@ def _success(one: Conversation | ScoredTrajectory) -> str:
 
 
 def _texts(one: DataRecord) -> tuple[list[str], int]:
-    """Return all that is said, and how many replies are learned from."""
+    """Return all texts, and the number of replies that are learned from."""
     if isinstance(one, ScoredTrajectory):
         turns = one.trajectory.turns
         return [text for turn in turns for text in (turn.observation, turn.text)], len(turns)

@@ -1,4 +1,4 @@
-"""Commands over files of data: streamed, resumed where they were killed, and nothing of what is refused is lost."""
+"""Commands over data files: streamed, resumed where they were killed, and without losing any rejected record."""
 
 import json
 import time
@@ -17,10 +17,10 @@ from gymfleet_kit.data.parallel import ordered
 from gymfleet_kit.data.work import Done, Rejected, Work
 
 REJECTED: Final = "rejected"
-"""The name of the output with what could not be used."""
+"""The name of the output with unusable records."""
 _SAVE_EVERY_S: Final = 1.0
 PARALLEL_BYTES: Final = 1 << 25
-"""Below this, starting processes takes longer than the work."""
+"""Below this size, starting processes takes longer than the work."""
 
 
 class _Input(BaseModel):
@@ -32,12 +32,12 @@ class _Input(BaseModel):
 
 
 class _State(BaseModel):
-    """Where a job that was killed goes on. What stands here is on the disk."""
+    """The point at which a killed job goes on. Everything recorded here is on disk."""
 
     job: dict[str, JsonValue]
     inputs: list[_Input]
     place: int = 0
-    """Of the input that is being read."""
+    """The place of the input that is being read."""
     offset: int = 0
     number: int = 0
     sizes: dict[str, int] = {}
@@ -51,44 +51,44 @@ class Job:
 
     inputs: Sequence[Path]
     outputs: Mapping[str, Path]
-    """What is written, by the names in `Done.parts`. The first one's name is that of the state and of the rejected."""
+    """The files to write, by the names in `Done.parts`. The state and rejected records are named after the first."""
     work: Work
     told: dict[str, JsonValue]
-    """What the command was told: with anything else, it is not resumed."""
+    """The arguments of the command: with any others, it is not resumed."""
     form: Form | None = None
     """The form of a table without rows."""
     workers: int = 1
     strict: bool = False
-    """Whether the first record that cannot be used ends the job."""
+    """Whether the first unusable record ends the job."""
     force: bool = False
-    """Whether outputs that exist are replaced, and what a killed job left is thrown away."""
+    """Whether existing outputs are replaced, and the state of a killed job is discarded."""
     on_progress: Callable[[int, int, Counter[str]], None] = lambda *_: None
-    """Is told the bytes that are done, of how many, and the counts."""
+    """Called with the bytes done, the total bytes, and the counts."""
     on_rejected: Callable[[Rejected], None] = lambda _: None
     counts: Counter[str] = field(default_factory=Counter)
     resumed: bool = False
 
     @property
     def main(self) -> Path:
-        """Return the output after which the others are called."""
+        """Return the output after which the others are named."""
         return next(iter(self.outputs.values()))
 
     @property
     def rejected_path(self) -> Path:
-        """Return the file of the records that could not be used."""
+        """Return the file of unusable records."""
         return self.main.with_name(f"{self.main.name}.rejected.jsonl")
 
     @property
     def state_path(self) -> Path:
-        """Return the file that says where a killed job goes on."""
+        """Return the file with the point at which a killed job goes on."""
         return self.main.with_name(f"{self.main.name}.state.json")
 
     def run(self) -> Counter[str]:
-        """Do all of it, and return the counts: `read`, `written`, `rejected` and those of the work.
+        """Do all the work, and return the counts: `read`, `written`, `rejected` and those of the work.
 
         Raises:
-            DataError: a file cannot be read or written, what was left belongs to another command, or, if `strict`, a
-                record cannot be used.
+            DataError: a file cannot be read or written, a killed job's files belong to another command, or, if
+                `strict`, a record cannot be used.
             PluginError: a plug-in is at fault.
         """
         state = self._begun()
@@ -133,7 +133,7 @@ class Job:
             self._save(state, outputs)
 
     def _of_input(self, place: int, start: Position) -> Iterator[tuple[Chunk | None, Done]]:
-        """Yield what comes of an input. What cannot be read of it is one rejected record."""
+        """Yield the results for an input. The part of it that cannot be read is one rejected record."""
         path = self.inputs[place]
         workers = self.workers if path.stat().st_size >= PARALLEL_BYTES else 1
         try:

@@ -1,4 +1,4 @@
-"""Counts over files of data, without writing anything."""
+"""Counts over data files, without writing anything."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ def looked(
     inputs: Sequence[Path], work: Work, workers: int, *, on_progress: Callable[[int, int, Counter[str]], None],
     on_rejected: Callable[[Rejected], None],
 ) -> Counter[str]:  # fmt: skip
-    """Return what the work counts, with `read` and `rejected`; a file that cannot be read any further is rejected."""
+    """Return the counts of the work, with `read` and `rejected`; the unreadable rest of a file counts as rejected."""
     counts: Counter[str] = Counter()
     sizes = [_size(path) for path in inputs]
     for place, path in enumerate(inputs):

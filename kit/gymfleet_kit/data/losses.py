@@ -1,4 +1,4 @@
-"""What two records differ in, by the names that converters give to their losses."""
+"""The differences between two records, by the names that converters give to losses."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,11 +10,11 @@ from pydantic import JsonValue
 TEXT: Final = "text"
 FORM: Final = "form"
 NEVER_LOST: Final = frozenset({TEXT, FORM})
-"""What no converter may name as a loss: that messages say something else, or that it is another kind of record."""
+"""Differences that no converter may name as a loss: other texts in messages, or another kind of record."""
 
 
 def differences(given: DataRecord, found: DataRecord) -> frozenset[str]:
-    """Return what is not in `found` as it was in `given`; where a record comes from is no part of it."""
+    """Return the parts that `found` has not as in `given`, except for a record's source."""
     if type(given) is not type(found):
         return frozenset({FORM})
     names = (name for name in type(given).model_fields if name != "source")

@@ -1,4 +1,4 @@
-"""A plug-in for data from where a recipe names it."""
+"""Making a data plug-in from its place in a recipe."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -10,9 +10,9 @@ Base = TypeVar("Base")
 
 
 def made(kind: PluginKind[Base], given: str | Mapping[str, Any], *, table: str) -> tuple[str, Base]:
-    """Return a plug-in, and what it is called in messages: of a name, or of a table with `use` and options.
+    """Return a plug-in, and its name in messages, from a name, or from a table with `use` and options.
 
-    Raises `PluginError` for one that does not exist or cannot be made, and for options that it does not take.
+    Raises `PluginError` if it does not exist, cannot be made, or does not take the options.
     """
     options = {"use": given} if isinstance(given, str) else dict(given)
     use = options.pop("use", None)
@@ -29,5 +29,5 @@ def made(kind: PluginKind[Base], given: str | Mapping[str, Any], *, table: str) 
 
 
 def told(error: BaseException) -> str:
-    """Return one line about what a plug-in raised."""
+    """Return one line about an error raised by a plug-in."""
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"

@@ -1,8 +1,8 @@
 """Texts that are nearly the same: MinHash signatures, and an index of them that finds the similar ones.
 
-A signature keeps 4 bits of each of 512 minima (b-bit minwise hashing, Li and König, arXiv:0910.3349), and the index has
-one bucket per band of it (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4). It is all in arrays,
-because dictionaries take several kilobytes per text for the same.
+A signature keeps 4 bits of each of 512 minima (b-bit minwise hashing, Li and König, arXiv:0910.3349), and the index
+puts it into one bucket per band (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4). Everything is
+in arrays, because dictionaries would take several kilobytes per text.
 """
 
 import zlib
@@ -19,24 +19,24 @@ Longs: TypeAlias = npt.NDArray[np.uint64]
 NUM_HASHES: Final = 512
 NUM_BANDS: Final = 32
 BYTES_PER_TEXT: Final = NUM_HASHES // 2 + NUM_BANDS * 8
-"""Of the index: two minima share a byte, and each band has a bucket and a link of 4 bytes."""
+"""Size of the index per text: two minima share a byte, and each band has a bucket and a link of 4 bytes."""
 _BITS: Final = 4
 _CHANCE: Final = 2.0**-_BITS
-"""How often 4 bits are the same without a reason."""
+"""The probability that 4 bits are equal by chance."""
 _RECALL: Final = 0.995
-"""Of texts that are exactly as similar as the threshold, so many at least share a bucket."""
+"""The least probability that two texts exactly as similar as the threshold share a bucket."""
 _MOST_SHINGLES: Final = 1 << 14
-"""Of which minima are taken at a time: it bounds the memory that a long text takes to 32 MB."""
+"""Shingles whose minima are taken at a time, which limits the memory of a long text to 32 MB."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def jaccard(one: Longs, other: Longs) -> float:
-    """Return the Jaccard similarity of two sets of shingles: what signatures estimate."""
+    """Return the Jaccard similarity of two sets of shingles, which signatures estimate."""
     return float(np.intersect1d(one, other).size / np.union1d(one, other).size)
 
 
 def shingles(text: str, unit: Unit, size: int) -> Longs:
-    """Return hashes of the runs of `size` words or characters, (n,) with n >= 1; upper case and blanks do not count.
+    """Return hashes of the runs of `size` words or characters, (n,) with n >= 1, ignoring upper case and blanks.
 
     A shorter text is one run.
     """
@@ -53,7 +53,7 @@ def shingles(text: str, unit: Unit, size: int) -> Longs:
 
 
 class Signatures:
-    """What makes signatures: one with the same seed makes the same of the same shingles."""
+    """Makes signatures: with the same seed, the same shingles give the same signature."""
 
     def __init__(self, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -65,7 +65,7 @@ class Signatures:
         folded = (given >> np.uint64(32)).astype(np.uint32)
         parts = [self._minima(folded[at : at + _MOST_SHINGLES]) for at in range(0, len(folded), _MOST_SHINGLES)]
         lowest = np.minimum.reduce(parts).astype(np.uint64)
-        # The bits of a minimum say how small it is, and that is how many shingles there are: mixed they do not.
+        # The bits of a minimum reveal how small it is, and thus the number of shingles; mixed, they do not.
         return (_mixed(lowest + np.uint64(1)) >> np.uint64(64 - _BITS)).astype(np.uint8)
 
     def _minima(self, folded: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
@@ -76,7 +76,7 @@ class Signatures:
 
 
 class SimilarTexts:
-    """Signatures that were added, and whether one of them is similar to another.
+    """An index of signatures, which finds whether one of them is similar to another.
 
     Takes `BYTES_PER_TEXT` (512) bytes per signature, and up to half as much again while it grows.
     """
@@ -90,7 +90,7 @@ class SimilarTexts:
         self._heads = np.full((NUM_BANDS, capacity), -1, np.int32)
 
     def has_similar(self, signature: Bytes) -> bool:
-        """Return whether one that was added is at least as similar as the threshold, by the estimate."""
+        """Return whether the estimated similarity to an added signature reaches the threshold."""
         packed = _packed(signature)
         bands = np.arange(NUM_BANDS)
         found = self._heads[bands, self._buckets(signature[None], bands)[0]]
@@ -102,7 +102,7 @@ class SimilarTexts:
         return False
 
     def add(self, signature: Bytes) -> None:
-        """Add one."""
+        """Add a signature."""
         if self._count == len(self._packed):
             self._grow()
         bands = np.arange(NUM_BANDS)
@@ -120,7 +120,7 @@ class SimilarTexts:
         return (_mixed(keys + np.uint64(1)) % np.uint64(self._heads.shape[1])).astype(np.int64)
 
     def _grow(self) -> None:
-        """Make room for half as many again, in place; every signature then has another bucket."""
+        """Make room for half as many again, in place; every signature then gets another bucket."""
         capacity = self._count + self._count // 2
         self._packed.resize((capacity, NUM_HASHES // 2), refcheck=False)
         self._links.resize((capacity, NUM_BANDS), refcheck=False)
@@ -147,7 +147,7 @@ def expected(similarity: float) -> float:
 
 
 def rows_for(threshold: float) -> int:
-    """Return the rows of a band: the most with which texts at the threshold are still found, with odds of 99.5 %."""
+    """Return the most rows of a band with which texts at the threshold are still found with a probability of 99.5 %."""
     most = NUM_HASHES // NUM_BANDS
     found = [rows for rows in range(1, most + 1) if 1 - (1 - expected(threshold) ** rows) ** NUM_BANDS >= _RECALL]
     return max(found, default=1)
@@ -159,7 +159,7 @@ def _packed(signature: Bytes) -> Bytes:
 
 
 def _num_equal(packed: Bytes, other: Bytes) -> npt.NDArray[np.int64]:
-    """Return in how many places each of the signatures (n, 256) equals the other one, (n,)."""
+    """Return the number of places in which each of the signatures (n, 256) equals the other one, (n,)."""
     differ = packed ^ other
     low, high = (differ & np.uint8(0x0F)) == 0, (differ & np.uint8(0xF0)) == 0
     return np.asarray(low.sum(axis=1) + high.sum(axis=1))

@@ -1,4 +1,4 @@
-"""A file that is being written: `NAME.partial` until it is whole."""
+"""A file that is being written, as `NAME.partial` until it is complete."""
 
 import os
 import struct
@@ -16,14 +16,14 @@ SUFFIXES: Final = (".jsonl", TABLE)
 
 
 class Output:
-    """A `.jsonl` or `.parquet` file, to which parts are appended.
+    """A `.jsonl` or `.parquet` file to which parts are appended.
 
-    A Parquet file cannot be continued where it was left: until it is whole, its parts stand behind one another as
-    streams of Arrow, and `finish` writes the table of them.
+    A Parquet file cannot be continued: until it is complete, its parts are stored one after the other as Arrow streams,
+    and `finish` writes the table from them.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `DataError` for a name that says neither, and for a table without pyarrow."""
+        """Raises `DataError` for a name with another suffix, and for a table without pyarrow."""
         if path.suffix not in SUFFIXES:
             raise DataError(f"{path}: what is written is a .jsonl or a .parquet file; give it such a name")
         self.path = path
@@ -34,7 +34,7 @@ class Output:
         self.size = 0
 
     def begin(self, size: int = 0) -> None:
-        """Go on behind the first `size` bytes of the partial file, or begin a new one. Raises `DataError`."""
+        """Go on after the first `size` bytes of the partial file, or begin a new one. Raises `DataError`."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if size and (not self.partial.exists() or self.partial.stat().st_size < size):
             raise DataError(f"{self.partial} is shorter than when it was left; remove it to begin again")
@@ -44,7 +44,7 @@ class Output:
         self.size = size
 
     def append(self, content: bytes) -> None:
-        """Write a part: lines of JSON, or for a table a stream of Arrow."""
+        """Write a part: lines of JSON, or an Arrow stream for a table."""
         if not content:
             return
         if self.is_table:
@@ -54,16 +54,16 @@ class Output:
         self.size += len(content)
 
     def sync(self) -> None:
-        """Have everything up to here on the disk: what a resumed command goes on from."""
+        """Get everything so far onto the disk, for a resumed command to go on from."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Leave the partial file to whoever goes on."""
+        """Close the partial file, and leave it for a command that goes on."""
         self._file.close()
 
     def finish(self, form: Form | None = None) -> None:
-        """Put the whole file in its place; `form` is that of an empty table. Raises `DataError`."""
+        """Put the complete file in its place; `form` is the form of an empty table. Raises `DataError`."""
         self.sync()
         self.close()
         if self.is_table:
@@ -90,7 +90,7 @@ class Output:
 
 
 def encoded(records: Sequence[DataRecord], form: Form | None, *, is_table: bool) -> bytes:
-    """Return our records as a part of a file; a table has one form. Raises ValueError for what it cannot hold."""
+    """Return our records as a part of a file; a table has one form. Raises ValueError for values it cannot hold."""
     if not records:
         return b""
     if is_table:
@@ -101,12 +101,12 @@ def encoded(records: Sequence[DataRecord], form: Form | None, *, is_table: bool)
 
 
 def lines(records: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return somebody else's records as lines of a file."""
+    """Return records of another form as lines of a file."""
     return b"".join(msgspec.json.encode(record) + b"\n" for record in records)
 
 
 def table_part(records: Sequence[dict[str, Any]]) -> bytes:
-    """Return somebody else's records as a part of a table, whose columns are theirs. Raises ValueError."""
+    """Return records of another form as a part of a table with their own columns. Raises ValueError."""
     if not records:
         return b""
     from gymfleet_kit.data.tables import inferred  # noqa: PLC0415 - light services are without pyarrow

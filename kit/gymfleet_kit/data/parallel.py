@@ -1,4 +1,4 @@
-"""Work in several processes: what comes of each chunk, in the order of the chunks."""
+"""Work in several processes: the result for each chunk, in the order of the chunks."""
 
 import multiprocessing
 import signal
@@ -12,13 +12,14 @@ from gymfleet_kit.data.chunks import Chunk, DataError
 from gymfleet_kit.data.work import Done, Work, calm_collector
 
 _AHEAD = 2
-"""Chunks that wait for each process: it never idles, and memory is bounded."""
+"""Chunks waiting per process, so that it never idles and memory is bounded."""
 
 
 def ordered(work: Work, chunks: Iterable[Chunk], workers: int) -> Iterator[tuple[Chunk, Done]]:
-    """Yield each chunk with what came of it, by this process alone if `workers` is 1.
+    """Yield each chunk with its result, worked on by this process alone if `workers` is 1.
 
-    Raises what the work and the chunks raise, after what came before it, and `DataError` if a process was killed.
+    Raises the errors of the work and the chunks, each after the results before it, and `DataError` if a process was
+    killed.
     """
     if workers == 1:
         for chunk in chunks:
@@ -52,7 +53,7 @@ def _in_order(
 
 
 def _guarded(chunks: Iterable[Chunk]) -> Iterator[Chunk | DataError]:
-    """Yield an error in its place, behind chunks that are still being worked on."""
+    """Yield an error in its place, after chunks that are still being worked on."""
     try:
         yield from chunks
     except DataError as error:
@@ -60,7 +61,7 @@ def _guarded(chunks: Iterable[Chunk]) -> Iterator[Chunk | DataError]:
 
 
 class _Process:
-    """What a process of the pool works on."""
+    """The work of a process of the pool."""
 
     work: Work
 

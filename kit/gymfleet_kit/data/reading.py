@@ -1,4 +1,4 @@
-"""Records of somebody's file: `.jsonl`, one to a line; `.json`, a list of them; `.parquet`, a table."""
+"""Reading records of files: `.jsonl`, one per line; `.json`, a list of them; `.parquet`, a table."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True)
 class Found:
-    """What stands at a place of a file: a record, or what is wrong with it."""
+    """A record at a place of a file, or the fault there."""
 
     place: str
     record: dict[str, JsonValue] | None
     fault: str = ""
     content: bytes = b""
-    """The line itself; nothing for the row of a table."""
+    """The line itself; empty for the row of a table."""
 
     @property
     def shown(self) -> str:
-        """Return the line for a report of what is wrong with it, at most 64 KiB of it."""
+        """Return at most 64 KiB of the line, for a report of its fault."""
         return self.content[:_MAX_SHOWN].decode(errors="backslashreplace").rstrip("\r\n")
 
 
 def records(path: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
-    """Yield the records of a file, each with its place for messages. Raises `DataError` at one that is damaged."""
+    """Yield the records of a file, each with its place for messages. Raises `DataError` at a damaged one."""
     for chunk in chunks(path):
         for found in parsed(chunk):
             if found.record is None:
@@ -42,7 +42,7 @@ def records(path: Path) -> Iterator[tuple[str, dict[str, JsonValue]]]:
 
 
 def parsed(chunk: Chunk) -> Iterator[Found]:
-    """Yield what stands in a chunk: blank lines are nothing."""
+    """Yield the records and faults in a chunk, skipping blank lines."""
     if chunk.word == "row":
         from gymfleet_kit.data.tables import rows  # noqa: PLC0415 - light services are without pyarrow
 
@@ -77,10 +77,10 @@ def _line(place: str, line: bytes, *, cut: bool) -> Found:
 
 
 def _quickly(line: bytes) -> dict[str, JsonValue] | None:
-    """Return a record, or None where that takes a closer look: a fault is told by the slower parser alone.
+    """Return a record, or None if it needs a closer look: only the slower parser reports faults.
 
-    msgspec takes the last of several values of a key. A key is followed by `":`, and so is what looks like one inside a
-    text: if there are as many of these as keys, none was there twice.
+    msgspec takes the last of several values of a key. A key is followed by `":`, as is anything like one inside a text:
+    if there are as many of these as keys, no key was repeated.
     """
     try:
         record = _DECODER.decode(line)

@@ -1,4 +1,4 @@
-"""Replies and conversations from one reply format to another: what is lost on the way has a name."""
+"""Converting replies and conversations from one reply format to another, with a name for every loss."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.formats import CheckedFormat, FormatFailed
 
 WORDING: Final = "wording"
-"""The reply did not follow its own format to the letter: what stood outside of it is gone."""
+"""The reply did not follow its own format to the letter, and its text outside the format is lost."""
 THOUGHT: Final = "thought"
-"""The other format has no place for a thought, or not for this one."""
+"""The other format has no place for a thought, or not for this thought."""
 LAYOUT: Final = "layout"
-"""What was written does not follow the other format to the letter, since the thought holds its markers."""
+"""The written reply does not follow the other format to the letter, since the thought contains its markers."""
 INSTRUCTIONS: Final = "instructions"
-"""The old format's instructions stand nowhere as it words them; the new ones were put below the first message."""
+"""The old format's instructions are nowhere in its own words; the new ones were put below the first message."""
 
 
 class ActionLost(UnusableRecord):
@@ -29,14 +29,14 @@ class Reformatted:
 
     text: str
     losses: tuple[str, ...]
-    """The names above, and of the notes that the other format has no place for: `plan`, `prediction`."""
+    """The names above, and those of notes for which the other format has no place: `plan`, `prediction`."""
 
 
 def reformat(text: str, source: CheckedFormat, target: CheckedFormat) -> Reformatted:
-    """Read a reply in one format and write it in another. What was written is read back, and compared.
+    """Read a reply in one format and write it in another, then read it back and compare.
 
-    Raises `ActionLost` where the action would not come through: another action must never be learned from. Raises
-    `FormatFailed` for a format that is at fault.
+    Raises `ActionLost` if the action would change: another action must never be learned from. Raises `FormatFailed` for
+    a faulty format.
     """
     reply = source.parse(text)
     if reply.action is None:
@@ -60,10 +60,10 @@ def reformat(text: str, source: CheckedFormat, target: CheckedFormat) -> Reforma
 def reformat_conversation(
     conversation: Conversation, source: CheckedFormat, target: CheckedFormat
 ) -> tuple[Conversation, Counter[str]]:
-    """Return a conversation in another format, and how often what was lost.
+    """Return a conversation in another format, and the counts of losses.
 
-    Every reply that is learned from is reformatted, and of the others those that have an action; what the conversation
-    says of the old format is replaced. Raises `ActionLost` with the number of the message, and `FormatFailed`.
+    Every reply that is learned from is reformatted, and of the others those with an action; the old format's
+    instructions are replaced. Raises `ActionLost` with the number of the message, and `FormatFailed`.
     """
     losses: Counter[str] = Counter()
     messages: list[Message] = []
@@ -86,7 +86,7 @@ def reformat_conversation(
 def _instructed(
     messages: list[Message], source: CheckedFormat, target: CheckedFormat, losses: Counter[str]
 ) -> tuple[Message, ...]:
-    """Return the messages with the new format's instructions in the place of the old one's."""
+    """Return the messages with the new format's instructions instead of the old one's."""
     old, new = source.instructions, target.instructions
     told = [place for place, one in enumerate(messages) if one.role != "assistant" and old in one.content]
     for place in told:

@@ -1,4 +1,4 @@
-"""An episode as a conversation: what was seen, and what was replied."""
+"""An episode as a conversation of observations and replies."""
 
 from gymfleet_contracts.conversation import Conversation, ConversationTask, Message
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -12,10 +12,10 @@ EXPLORED = "explored"
 
 
 def conversation_of(scored: ScoredTrajectory) -> Conversation:
-    """Return the conversation of an episode: observations are the user's, and the policy's replies are learned from.
+    """Return the conversation of an episode: observations are the user's, and the replies are learned from.
 
-    The rules in front of the first observation are in an episode only as tokens, and not in the conversation. Raises
-    `UnusableRecord` for an episode without replies, or that the machinery ended: it says nothing about the policy.
+    The rules before the first observation are in an episode only as tokens, and not in the conversation. Raises
+    `UnusableRecord` for an episode without replies, or one ended by the machinery: it says nothing about the policy.
     """
     episode = scored.trajectory
     if not episode.status.trainable:

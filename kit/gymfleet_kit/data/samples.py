@@ -1,4 +1,4 @@
-"""Records of every shape, with which the conformance suites try plug-ins."""
+"""Records of every shape, with which the conformance suites test plug-ins."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,7 +22,7 @@ _THOUGHT: Final = "There is nothing else in this room. I go on."
 
 
 def records() -> list[Record]:
-    """Return what filters are asked about: short, long and empty records, solved and not, with and without a reward."""
+    """Return records for filters: short, long and empty ones, solved and not, with and without a reward."""
     return [*episodes(), *conversations()]
 
 
@@ -68,7 +68,7 @@ def conversations() -> list[Conversation]:
 
 
 def preferences() -> list[Preference]:
-    """Return preferences: one goes on for several messages, and is about a task."""
+    """Return preferences: one has several messages, and is about a task."""
     asked = Message(role="user", content="?")
     yes, no = Message(role="assistant", content="yes"), Message(role="assistant", content="")
     return [
@@ -81,7 +81,7 @@ def preferences() -> list[Preference]:
 
 
 def rows() -> list[TaskRow]:
-    """Return tasks without replies: one with a gold answer, one that an environment knows."""
+    """Return tasks without replies: one with a gold answer, and one of an environment."""
     asked = Message(role="user", content="How much is 1 + 1?")
     return [
         TaskRow(
@@ -97,7 +97,7 @@ def _conversation(*messages: tuple[str, str]) -> Conversation:
 
 
 def _episode(task: int, actions: Sequence[str | None], *, success: bool, failed: bool = False) -> ScoredTrajectory:
-    """Return an episode; an action that begins with `!` was not understood."""
+    """Return an episode; an action that begins with `!` is one that was not understood."""
     group_id = f"sample.t{task:06d}"
     turns = tuple(_turn(place, action) for place, action in enumerate(actions))
     status = Status.ENV_ERROR if failed else Status.COMPLETED

@@ -1,6 +1,6 @@
-"""The work of `gymfleet data filter`: records that filters keep, one pass over the files for each that compares them.
+"""The work of `gymfleet data filter`: keeping records, with one pass over the files for each filter that compares them.
 
-What filters remember is in memory: a command that was killed begins again.
+Filters keep their state in memory, so a killed command begins again.
 """
 
 from collections import Counter
@@ -21,24 +21,24 @@ from gymfleet_kit.data.work import Done, Rejected, calm_collector, converted, st
 
 @dataclass
 class Selection:
-    """Filters over files, and the file of what they keep."""
+    """Filters over files, and the file of the records they keep."""
 
     inputs: Sequence[Path]
     output: Path
     converter: CheckedConverter
     filters: Sequence[CheckedFilter]
-    """In this order: each is asked about what those before it kept."""
+    """The filters, in order: each sees the records kept by those before it."""
     form: Form | None = None
     strict: bool = False
     force: bool = False
     on_progress: Callable[[int, int, Counter[str]], None] = lambda *_: None
-    """Is told the bytes that are done, of how many, and the counts."""
+    """Called with the bytes done, the total bytes, and the counts."""
     on_rejected: Callable[[Rejected], None] = lambda _: None
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def rejected_path(self) -> Path:
-        """Return the file of the records that could not be used."""
+        """Return the file of unusable records."""
         return self.output.with_name(f"{self.output.name}.rejected.jsonl")
 
     def run(self) -> Counter[str]:
@@ -117,7 +117,7 @@ class Selection:
             before += path.stat().st_size
 
     def _reject(self, done: Done, rejected: Output, *, again: bool) -> None:
-        """Report what could not be used; a later pass finds what the first one found."""
+        """Report unusable records; a later pass finds the same as the first one."""
         for one in done.rejected if not again else ():
             if self.strict:
                 raise DataError(f"{one.place}: {one.reason}")
@@ -137,14 +137,14 @@ class Selection:
 
 @dataclass
 class _Pass:
-    """What is done on one way through the files."""
+    """The work of one pass through the files."""
 
     noting: CheckedFilter | None = None
     keeping: list[tuple[int, CheckedFilter]] = field(default_factory=list)
 
 
 def _passes(filters: Sequence[CheckedFilter]) -> list[_Pass]:
-    """Return the passes: a filter that notes sees what those before it kept, before any of it is asked for."""
+    """Return the passes: a filter that notes sees all records kept by those before it, before it decides on any."""
     passes = [_Pass()]
     for place, one in enumerate(filters):
         if one.notes:

@@ -1,4 +1,4 @@
-"""The work of `gymfleet data split`: records that are about the same fall on the same side."""
+"""The work of `gymfleet data split`: records about the same task or dialogue fall on the same side."""
 
 import hashlib
 import json
@@ -22,11 +22,11 @@ By = Literal["task", "dialogue"]
 
 @dataclass(frozen=True)
 class Splitting:
-    """Each record goes to the side that its hash says: the same on every machine, in whatever order they come."""
+    """Puts each record on a side by its hash: the same on every machine, in any order of records."""
 
     given: Mapping[str, Any]
     shares: Mapping[Split, float]
-    """Which add up to 1."""
+    """The share of each side; they add up to 1."""
     seed: int
     by: By
     form: Form | None
@@ -38,7 +38,7 @@ class Splitting:
         return converter_of(self.given, table="--from")
 
     def done(self, chunk: Chunk) -> Done:
-        """Return the records of a chunk, by their sides."""
+        """Return the records of a chunk, by side."""
         done = Done()
         sides: dict[Split, list[tuple[Found, DataRecord]]] = {side: [] for side in self.shares}
         for found, one in converted(chunk, self.converter, done):
@@ -64,8 +64,8 @@ class Splitting:
 def key_of(one: DataRecord, by: By) -> str:
     """Return the same text for records that must not be on two sides.
 
-    By `task`, that is the environment's task, or where there is none what is asked: all in front of the first message
-    that is learned from. By `dialogue`, it is all that is said.
+    By `task`, that is the environment's task, or without one the messages before the first one that is learned from. By
+    `dialogue`, it is the whole dialogue.
     """
     if by == "dialogue":
         return json.dumps(_said(one))
@@ -76,7 +76,7 @@ def key_of(one: DataRecord, by: By) -> str:
 
 
 def _of_task(task: ConversationTask | TaskRef) -> list[Any]:
-    """A task is the same in whatever split a file says it is."""
+    """Return the identity of a task, which is the same whatever split a file gives for it."""
     if isinstance(task, TaskRef):
         return [task.env, task.level, task.task_id, task.seed]
     return [task.env, task.task_id]

@@ -1,4 +1,4 @@
-"""Tables of records: Parquet files, read and written a few rows at a time."""
+"""Tables of records: Parquet files, read and written in small batches of rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _GROUP_BYTES: Final = 1 << 25
 
 
 def table_chunks(path: Path, start: Position) -> Iterator[Chunk]:
-    """Yield the rows of a table from a place on. Raises `DataError` where it cannot be read."""
+    """Yield the rows of a table from a place on. Raises `DataError` if it cannot be read."""
     first = start.number
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
@@ -37,7 +37,7 @@ def table_chunks(path: Path, start: Position) -> Iterator[Chunk]:
 
 
 def stream_of(batches: Iterable[Any], schema: Any) -> bytes:
-    """Return record batches as a stream of Arrow."""
+    """Return record batches as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -47,7 +47,7 @@ def stream_of(batches: Iterable[Any], schema: Any) -> bytes:
 
 
 def inferred(records: Sequence[dict[str, Any]]) -> bytes:
-    """Return records as a stream of Arrow with the columns that they have. Raises ValueError if they fit into none."""
+    """Return records as an Arrow stream with their own columns. Raises ValueError if no column type fits."""
     try:
         table = pa.Table.from_pylist(list(records))
     except (pa.ArrowException, OverflowError) as error:
@@ -56,14 +56,14 @@ def inferred(records: Sequence[dict[str, Any]]) -> bytes:
 
 
 def rows(content: bytes) -> Iterator[dict[str, JsonValue]]:
-    """Yield the rows of a stream of Arrow."""
+    """Yield the rows of an Arrow stream."""
     with pa.ipc.open_stream(content) as reader:
         for batch in reader:
             yield from batch.to_pylist()
 
 
 def write_table(path: Path, streams: Iterable[bytes], schema: Any) -> None:
-    """Write streams of Arrow as one Parquet file: row groups of about 32 MiB, whatever the streams were cut into."""
+    """Write Arrow streams as one Parquet file with row groups of about 32 MiB, however the streams were cut."""
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         kept: list[Any] = []
         size = 0
@@ -80,7 +80,7 @@ def write_table(path: Path, streams: Iterable[bytes], schema: Any) -> None:
 
 
 def common_schema(path: Path, streams: Iterable[bytes]) -> Any:
-    """Return a schema that takes the rows of all streams, or None if there are none. Raises `DataError`."""
+    """Return a schema for the rows of all streams, or None if there are no streams. Raises `DataError`."""
     found: list[Any] = []
     for content in streams:
         with pa.ipc.open_stream(content) as reader:

@@ -1,8 +1,8 @@
 """Tools that a conversation offers and calls, and the rate of hallucinated ones.
 
 A call is hallucinated if no tool of its name is offered: the false action of Agent-FLAN (arXiv:2403.12881), whose
-authors count such replies among all replies to questions that need no tool, or have none. Here they count among calls,
-because people's data are mixtures.
+authors count such replies among all replies to questions that need no tool, or have none. Here they are counted among
+calls, because people's data are mixtures.
 """
 
 import re
@@ -33,10 +33,10 @@ _JSON_ARGUMENTS: Final = re.compile(r'"(?:arguments|parameters|args|input|action
 
 
 def offered_tools(record: Record) -> frozenset[str]:
-    """Return the names of the tools that are offered before the first reply that is learned from.
+    """Return the names of the tools offered before the first reply that is learned from.
 
-    A conversation's `tools` say them. Where it has none, they are read from JSON schemas, from lists with `Name: ...`,
-    and from signatures; none where there is no such list.
+    They are a conversation's `tools`. Without these, they are read from JSON schemas, from lists with `Name: ...`, and
+    from signatures; none if there is no such list.
     """
     if isinstance(record, Conversation) and record.tools:
         return frozenset(tool.name for tool in record.tools)
@@ -44,9 +44,9 @@ def offered_tools(record: Record) -> frozenset[str]:
 
 
 def called_tools(reply: str) -> list[str]:
-    """Return the names of the tools that a reply calls, in the forms of ReAct with `Action Input`, JSON, and `f(...)`.
+    """Return the names of the tools that a reply calls, in the forms ReAct with `Action Input`, JSON, and `f(...)`.
 
-    Free text behind `Action:`, such as `go to shelf 1`, calls no tool.
+    Free text after `Action:`, such as `go to shelf 1`, calls no tool.
     """
     for call in _CALLS:
         if found := call.findall(reply):
@@ -56,24 +56,24 @@ def called_tools(reply: str) -> list[str]:
 
 @dataclass
 class ToolUse:
-    """How often tools were called, over one record or many."""
+    """Counts of tool calls, over one record or many."""
 
     num_replies: int = 0
     num_calls: int = 0
-    """In records that offer tools."""
+    """Calls in records that offer tools."""
     num_unknown: int = 0
-    """Calls in records in which no list of tools was found: they are counted nowhere else."""
+    """Calls in records without a list of tools; they are counted nowhere else."""
     hallucinated: Counter[str] = field(default_factory=Counter)
     """Calls of tools that are not offered, by name."""
 
     @property
     def rate(self) -> float:
-        """Return the share of the calls that are hallucinated; 0 where there is none."""
+        """Return the share of calls that are hallucinated; 0 without calls."""
         return self.hallucinated.total() / self.num_calls if self.num_calls else 0.0
 
 
 def tool_use(records: Iterable[Record]) -> ToolUse:
-    """Count replies that are learned from, their calls, and those of tools that are not offered."""
+    """Count replies that are learned from, their calls, and calls of tools that are not offered."""
     use = ToolUse()
     for record in records:
         called = _called(record)

@@ -1,4 +1,4 @@
-"""What is done with a chunk of a file, in whatever process has time for it."""
+"""The work on a chunk of a file, in any free process."""
 
 import gc
 import json
@@ -22,7 +22,7 @@ RecordT = TypeVar("RecordT")
 
 @contextmanager
 def calm_collector() -> Iterator[None]:
-    """Have the collector of cycles visit the records of a chunk rarely: they have none, and are freed without it."""
+    """Make the cycle collector visit the records of a chunk rarely: they have no cycles, and are freed without it."""
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, 20, 50)
     try:
@@ -33,7 +33,7 @@ def calm_collector() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record that could not be used."""
+    """An unusable record."""
 
     place: str
     reason: str
@@ -42,31 +42,31 @@ class Rejected:
 
     @property
     def line(self) -> bytes:
-        """Return it as a line of a file of such records."""
+        """Return it as a line for a file of rejected records."""
         said = {"place": self.place, "reason": self.reason, "content": self.content}
         return json.dumps(said, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 @dataclass
 class Done:
-    """What came of a chunk."""
+    """The results for a chunk."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
-    """What is appended to each output, by its name."""
+    """The part to append to each output, by its name."""
     rejected: list[Rejected] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
 
 class Work(Protocol):
-    """What is done with each chunk. It is pickled for other processes, and keeps nothing of what it was shown."""
+    """The work on each chunk. It is pickled for other processes, and keeps nothing of the chunks."""
 
     def done(self, chunk: Chunk) -> Done:
-        """Return what comes of a chunk. Raises `PluginError` if a plug-in is at fault."""
+        """Return the results for a chunk. Raises `PluginError` if a plug-in is at fault."""
         ...
 
 
 def converted(chunk: Chunk, converter: CheckedConverter, done: Done) -> Iterator[tuple[Found, DataRecord]]:
-    """Yield the records of a chunk, each with where it stood; what cannot be used is added to `done.rejected`."""
+    """Yield the records of a chunk, each with its place; unusable ones are added to `done.rejected`."""
     for found in parsed(chunk):
         done.counts["read"] += 1
         if found.record is None:
@@ -86,7 +86,7 @@ def converted(chunk: Chunk, converter: CheckedConverter, done: Done) -> Iterator
 def stored(
     records: Sequence[tuple[Found, DataRecord]], form: Form | None, done: Done, *, is_table: bool, as_found: bool
 ) -> bytes:
-    """Return our records as a part of a file; lines that are ours already stay as they were found."""
+    """Return our records as a part of a file; lines already in our form stay as they were found."""
     if as_found and not is_table and all(found.content for found, _ in records):
         return b"".join(found.content + b"\n" for found, _ in records)
     return storable(records, partial(encoded, form=form, is_table=is_table), done)
@@ -95,7 +95,7 @@ def stored(
 def storable(
     records: Sequence[tuple[Found, RecordT]], encode: Callable[[Sequence[RecordT]], bytes], done: Done
 ) -> bytes:
-    """Return records as a part of a file; those that a table has no room for are added to `done.rejected`."""
+    """Return records as a part of a file; those that a table cannot hold are added to `done.rejected`."""
     try:
         return encode([one for _, one in records])
     except ValueError:

@@ -1,1 +1,1 @@
-"""What a language model that judges is asked, and what counts as its verdict: for those who ask, and to train one."""
+"""The questions to a judge model, and the reading of its verdicts: for asking one, and for training one."""

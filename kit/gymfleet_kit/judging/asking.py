@@ -1,4 +1,4 @@
-"""The ways to ask a judge: what it is told, what it is shown of episodes, and which verdict it is to give."""
+"""The ways to ask a judge: its instructions, the parts of episodes that it sees, and the form of its verdict."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -23,28 +23,28 @@ from gymfleet_kit.judging.verdict import Shape, number_between, one_of, shares_o
 from gymfleet_kit.plugins import ASCENDING
 
 UNDECIDED: Final = 0.5
-"""Between episodes that say the same, or of which neither is better."""
+"""The value if two episodes have the same transcript, or neither is better."""
 WORTH: Final = {"first": 1.0, "neither": UNDECIDED, "second": 0.0}
-"""What each verdict on two episodes is worth for the first."""
+"""The value of each verdict on two episodes for the first one."""
 _LIMIT: Final = 1_000_000
 
 Grade = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-_LIMIT, le=_LIMIT), NUMBER]
 
 
 class AskingOptions(BaseModel):
-    """By what a judge judges, and what it is shown."""
+    """A judge's rubric, and the parts of episodes that it sees."""
 
     rubric: Annotated[str, Field(min_length=1, max_length=20_000)] | None = None
-    """By what it judges, in words for the judge; by default reaching the goal, then few steps, then coming close."""
+    """The criteria, in words for the judge; by default reaching the goal, then few steps, then coming close."""
     thoughts: StrictBool = True
-    """Show whole replies; otherwise the actions alone."""
+    """Show whole replies; otherwise only the actions."""
     max_chars: Annotated[int, Field(ge=1000, le=4_000_000), NUMBER] = 60_000
-    """Of an episode's observations and replies together, before they are written as JSON."""
+    """The limit for an episode's observations and replies together, before they are written as JSON."""
     too_long: Literal["refuse", "cut"] = "refuse"
-    """What becomes of a longer episode: `refuse`, it is not judged and has no reward; `cut`, its longest texts lack
-    their middle, and the judge is told so."""
+    """The treatment of a longer episode: with `refuse` it is not judged and has no reward; with `cut` the middle of its
+    longest texts is left out, and the judge is told so."""
     prompt_version: Literal[1] = 1
-    """Which wording the judge is given; a later gymfleet may have more."""
+    """The version of the wording of the judge's prompt; a later gymfleet may have more."""
 
 
 class ScaleOptions(BaseModel):
@@ -75,20 +75,20 @@ class Asking(ABC):
     @property
     @abstractmethod
     def prompt(self) -> Prompt:
-        """How the judge is asked."""
+        """The prompt for the judge."""
 
     def transcripts(self, episodes: Sequence[Trajectory]) -> list[Transcript]:
-        """Return what was said in each. Raises `NotShown` for what cannot be shown."""
+        """Return the transcripts of the episodes. Raises `NotShown` if one cannot be shown."""
         found = [transcript_of(episode, thoughts=self.options.thoughts) for episode in episodes]
         if self.options.too_long == "refuse":
             check_length(found, self.options.max_chars)
         return found
 
     def _question(self, transcripts: dict[str, Transcript], shape: Shape, around: str | None = None) -> Question:
-        """Return the question about transcripts under their names.
+        """Return the question about transcripts, each under its name.
 
-        What all of them begin with is shown once, as `beginning`. With `around`, they stand in a table of that name.
-        Raises `NotShown` where they are too long together.
+        Their common beginning is shown once, as `beginning`. With `around`, they are put in a table of that name.
+        Raises `NotShown` if they are too long together.
         """
         options, each = self.options, list(transcripts.values())
         limit = longest_text(each, options.max_chars) if options.too_long == "cut" else None
@@ -121,7 +121,7 @@ class ByRubric(Asking):
 
 
 class ByPairs(Asking):
-    """Which of two episodes of a task is better."""
+    """A choice of the better of two episodes of a task."""
 
     @property
     def prompt(self) -> Prompt:

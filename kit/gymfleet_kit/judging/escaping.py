@@ -1,4 +1,4 @@
-"""JSON that hostile text cannot leave: a tokenizer finds no control token in it, and a reader no hidden character."""
+"""JSON from which hostile text cannot escape: it holds no control token for a tokenizer and no hidden character."""
 
 import json
 import re
@@ -8,17 +8,17 @@ _BLANK: Final = (
     (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2800, 0x2800), (0x3164, 0x3164),
     (0xFE00, 0xFE0F), (0xFF5C, 0xFF5C), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
 )  # fmt: skip
-"""What counts as printable and shows nothing: fillers and variation selectors. Also the full-width bar, which control
-tokens hold."""
+"""Characters that count as printable but are invisible: fillers and variation selectors. Also the full-width bar, which
+occurs in control tokens."""
 _LOOKED_AT: Final = re.compile(r"[<\[\]]|[^\x20-\x7e]")
 """Control tokens of chat models begin with `<` or a bracket: `<|im_start|>`, `</s>`, `[INST]`, `]~b]`."""
 
 
 def shown(data: Any) -> str:
-    r"""Return one line of JSON in which everything that could be more than text is written as `\uXXXX`.
+    r"""Return one line of JSON in which every character that could act as more than text is written as `\uXXXX`.
 
-    Nothing is lost, and a reader of JSON gets `data` back. Outside of strings there are brackets, commas, colons and
-    whole numbers alone.
+    Nothing is lost: a JSON parser returns `data`. Outside strings there are only brackets, commas, colons and whole
+    numbers.
 
     Args:
         data: strings, whole numbers, lists, and tables with strings as keys.

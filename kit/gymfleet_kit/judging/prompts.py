@@ -1,4 +1,4 @@
-"""What a judge is told. Each wording has a version, which records name; a changed wording is another version."""
+"""The prompts for a judge. Records name the version of the wording; a changed wording is another version."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from gymfleet_kit.judging.verdict import Shape
 
 NONCE_BYTES: Final = 8
-"""Of the word that a verdict repeats, which is written in hexadecimal digits."""
+"""The size of the nonce: a word in hexadecimal digits that a verdict repeats."""
 _HASH_CHARS: Final = 12
 
 DEFAULT_RUBRIC: Final = (
@@ -38,24 +38,24 @@ _ASK: Final = 'Give your verdict as one JSON object, with the nonce "{nonce}".'
 
 @dataclass(frozen=True)
 class Prompt:
-    """One way to ask a judge; what is asked in this way differs in the data alone."""
+    """One way to ask a judge; its questions differ only in their data."""
 
     what: str
-    """What the record holds."""
+    """A description of the record."""
     key: str
-    """Under which a verdict gives its values."""
+    """The key under which a verdict gives its values."""
     answer: str
-    """What stands there."""
+    """A description of the value under that key."""
     rubric: str
 
     @property
     def system(self) -> str:
-        """Return the system's message."""
+        """Return the system message."""
         return _FRAME.format(what=self.what, rubric=self.rubric, key=self.key, answer=self.answer)
 
     @property
     def hash(self) -> str:
-        """Return the beginning of a hash of all that the judge is told beside the data."""
+        """Return the beginning of a hash of everything in the prompt except the data."""
         return hashlib.sha256(f"{self.system}\n{_ASK}".encode()).hexdigest()[:_HASH_CHARS]
 
 
@@ -69,6 +69,6 @@ class Question:
     shape: Shape
 
     def messages(self, nonce: str) -> list[dict[str, str]]:
-        """Return the conversation that asks it. The nonce stands last: all before it is the same in another try."""
+        """Return the conversation that asks it. The nonce comes last: everything before it is the same in a retry."""
         asked = f"{self.data}\n\n{_ASK.format(nonce=nonce)}"
         return [{"role": "system", "content": self.system}, {"role": "user", "content": asked}]

@@ -1,4 +1,4 @@
-"""What a judge is shown of episodes: who said what, in order."""
+"""The parts of episodes that a judge sees: who said what, in order."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from gymfleet_contracts.trajectory import Trajectory, Turn
 
 _FEWEST_CHARS: Final = 200
-"""That are left of a text: of less nothing could be understood."""
+"""The fewest characters to which a text may be cut: less could not be understood."""
 _MAX_MESSAGES: Final = 10_000
 _MAX_SHOWN_CHARS: Final = 4_000_000
-"""In one question: more than any model's context holds."""
+"""The limit for one question: more than any model's context holds."""
 
 
 class NotShown(Exception):
@@ -19,7 +19,7 @@ class NotShown(Exception):
 
 
 class Message(NamedTuple):
-    """What was said at one time."""
+    """One message of the environment or the agent."""
 
     by: Literal["environment", "agent"]
     text: str
@@ -29,11 +29,11 @@ Transcript: TypeAlias = tuple[Message, ...]
 
 
 def transcript_of(episode: Trajectory, *, thoughts: bool) -> Transcript:
-    """Return what was said in an episode. Raises `NotShown` for one without a reply, or with too many.
+    """Return the messages of an episode. Raises `NotShown` if it has no turns, or too many messages.
 
     Args:
-        episode: that was played to its end.
-        thoughts: whole replies; otherwise the actions alone.
+        episode: an episode that was played to its end.
+        thoughts: show whole replies; otherwise only the actions.
     """
     if not episode.turns:
         raise NotShown("the trajectory has no turns")
@@ -52,7 +52,7 @@ def _reply(turn: Turn, *, thoughts: bool) -> str:
 
 
 def fingerprint(transcript: Transcript) -> str:
-    """Return a hash by which transcripts stand in an order that says nothing of how they came about."""
+    """Return a hash; sorting by it gives transcripts an order that is unrelated to their origin."""
     return hashlib.sha256(repr([tuple(message) for message in transcript]).encode()).hexdigest()
 
 
@@ -66,9 +66,9 @@ def check_length(transcripts: Sequence[Transcript], max_chars: int) -> None:
 
 
 def longest_text(transcripts: Sequence[Transcript], max_chars: int) -> int:
-    """Return how many characters a text may have so that no transcript has more than `max_chars`.
+    """Return the largest text length with which no transcript has more than `max_chars` characters.
 
-    Raises `NotShown` where so little would be left that nothing could be understood.
+    Raises `NotShown` if too little would be left of the texts to be understood.
     """
     limit = min(_limit(transcript, max_chars) for transcript in transcripts)
     if limit < _FEWEST_CHARS:
@@ -81,7 +81,7 @@ def longest_text(transcripts: Sequence[Transcript], max_chars: int) -> int:
 
 
 def _limit(transcript: Transcript, max_chars: int) -> int:
-    """Return the largest length at which long texts can be cut so that all fit; `max_chars` if none need be cut."""
+    """Return the largest length to which long texts can be cut so that all fit; `max_chars` if no cut is needed."""
     left, lengths = max_chars, sorted(len(message.text) for message in transcript)
     for place, length in enumerate(lengths):
         share = left // (len(lengths) - place)
@@ -92,13 +92,13 @@ def _limit(transcript: Transcript, max_chars: int) -> int:
 
 
 def common_beginning(transcripts: Sequence[Transcript]) -> int:
-    """Return with how many messages all transcripts begin alike."""
+    """Return the number of messages in the common beginning of all transcripts."""
     columns = zip(*transcripts, strict=False)
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def as_data(messages: Sequence[Message], limit: int | None) -> list[dict[str, Any]]:
-    """Return messages as they are shown; longer texts than `limit` lack their middle, and say how much of it."""
+    """Return messages as the judge sees them; texts longer than `limit` lack their middle, and give its length."""
     return [{message.by: _cut(message.text, limit)} for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""What counts as a verdict: one JSON object with these keys and no others, and the word by which it was asked for."""
+"""The form of a verdict: one JSON object with these keys and no others, and with the nonce of its question."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ _KEYS: Final = (_NONCE, "reasoning")
 
 
 class NoVerdict(Exception):
-    """The answer is no verdict. The message says why, and quotes nothing of it."""
+    """The answer is not a verdict. The message gives the reason, and quotes nothing of the answer."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a verdict says beside its nonce and its reasoning."""
+    """The part of a verdict other than its nonce and its reasoning."""
 
     key: str
     schema: Mapping[str, Any]
-    """JSON Schema of what stands under the key."""
+    """JSON Schema of the value under the key."""
     read: Callable[[Any], Values]
     """Returns the values. Raises `NoVerdict`."""
 
@@ -38,7 +38,7 @@ class Shape:
         return {"type": "object", "properties": properties, "required": keys, "additionalProperties": False}
 
     def values(self, answer: str, nonce: str) -> Values:
-        """Return what an answer says. Raises `NoVerdict`."""
+        """Return the values of an answer. Raises `NoVerdict`."""
         verdict = _object(_own_words(answer))
         if verdict.keys() != {*_KEYS, self.key}:
             raise NoVerdict(f"its keys are not nonce, reasoning and {self.key}")
@@ -49,18 +49,18 @@ class Shape:
         return self.read(verdict[self.key])
 
     def written(self, value: Any, nonce: str) -> str:
-        """Return a verdict without reasoning, as `values` reads it."""
+        """Return the text of a verdict without reasoning, which `values` can read."""
         return json.dumps({_NONCE: nonce, "reasoning": "", self.key: value})
 
 
 def number_between(lowest: float, highest: float) -> Shape:
-    """A number, `score`."""
+    """Return the shape of a number, `score`."""
     schema = {"type": "number", "minimum": lowest, "maximum": highest}
     return Shape("score", schema, lambda found: (_number(found, lowest, highest),))
 
 
 def one_of(choices: Mapping[str, float]) -> Shape:
-    """One of some words, `better`, each of which is worth a number."""
+    """Return the shape of one of several words, `better`, each of which stands for a number."""
 
     def read(found: Any) -> Values:
         if not isinstance(found, str) or found not in choices:
@@ -71,7 +71,7 @@ def one_of(choices: Mapping[str, float]) -> Shape:
 
 
 def shares_of(labels: Sequence[str]) -> Shape:
-    """A number in [0, 1] for each label, `scores`."""
+    """Return the shape of a number in [0, 1] for each label, `scores`."""
 
     def read(found: Any) -> Values:
         if not isinstance(found, dict) or found.keys() != set(labels):

@@ -1,4 +1,4 @@
-"""A call of the session API: what it takes, what comes back, and how its body is read."""
+"""A call of the session API: its arguments, its result, and how to read its body."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
@@ -16,14 +16,14 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class SessionCalls(Protocol):
-    """Whoever carries out the calls for one caller."""
+    """The object that carries out the calls of one caller."""
 
     async def call(self, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Return the encoded result; `session_id` is empty for `open`. Raises `ServiceError`."""
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """An encoded result with what only a gateway's journal uses; see `ReplyFrame`."""
+    """An encoded result with the fields that only a gateway's journal uses; see `ReplyFrame`."""
 
     ok: msgspec.Raw
     state: str
@@ -65,7 +65,7 @@ def parse(model: type[M], body: Any) -> M:
 
 
 def num_children(body: msgspec.Raw) -> int:
-    """Return how many sessions a fork asks for. Raises `InvalidRequest`."""
+    """Return the number of sessions that a fork asks for. Raises `InvalidRequest`."""
     return parse(Fork, decode_body(body)).count
 
 

@@ -1,6 +1,6 @@
 """The session API over REST: parsing and status codes only, no decisions.
 
-Answers go to the caller as they come; the models are here for the schema and to check requests.
+Answers go to the caller unchanged; the models serve for the schema and to check requests.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from gymfleet_kit.session_problems import (
 )
 
 MAX_BATCH: Final = 4096
-"""Steps of one `POST /v1/steps`."""
+"""The most steps in one `POST /v1/steps`."""
 KnownIndex = Annotated[int | None, Query(ge=0, lt=2**63, description="Steps taken; another number is refused")]
 Problems = tuple[type[ServiceError], ...]
 _GONE: Final = (UnknownSession, SessionLost, SessionLimit)
@@ -104,7 +104,7 @@ async def step(session_id: str, body: Step, calls: CallsDep) -> Response:
 async def step_many(
     body: Annotated[list[SessionStep], Body(), Field(min_length=1, max_length=MAX_BATCH)], calls: CallsDep
 ) -> Response:
-    """One action for each of several sessions; a result or a problem per item, in their order."""
+    """Apply one action to each of several sessions; return a result or a problem per item, in their order."""
     results: list[Any] = [None] * len(body)
     places: dict[str, list[int]] = {}
     for place, item in enumerate(body):
@@ -119,17 +119,17 @@ async def step_many(
 
 
 async def fork(session_id: str, body: Fork, calls: CallsDep) -> Response:
-    """Make children in the session's exact state."""
+    """Create children in the session's exact state."""
     return _json(await calls.call(Op.FORK, session_id, _encoded(body)), status.HTTP_201_CREATED)
 
 
 async def lease(session_id: str, body: RenewLease, calls: CallsDep) -> Response:
-    """Start the lease anew, or take another one."""
+    """Restart the lease, or take one of another length."""
     return _json(await calls.call(Op.LEASE, session_id, _encoded(body)))
 
 
 async def get_session(session_id: str, calls: CallsDep, index: KnownIndex = None) -> Response:
-    """The session as it stands. Looking does not renew the lease."""
+    """Return the session's current state. This does not renew the lease."""
     return _json(await calls.call(Op.GET, session_id, _encoded(AtIndex(index=index))))
 
 
@@ -140,29 +140,29 @@ async def close_session(session_id: str, calls: CallsDep) -> Response:
 
 
 async def expert(session_id: str, calls: CallsDep, index: KnownIndex = None) -> Response:
-    """What the environment's expert would do next."""
+    """Return the next move of the environment's expert."""
     return _json(await calls.call(Op.EXPERT, session_id, _encoded(AtIndex(index=index))))
 
 
 async def admissible_actions(session_id: str, calls: CallsDep, index: KnownIndex = None) -> Response:
-    """The actions that are possible now."""
+    """Return the actions that are possible now."""
     return _json(await calls.call(Op.ACTIONS, session_id, _encoded(AtIndex(index=index))))
 
 
 async def irreversible(session_id: str, body: Step, calls: CallsDep) -> Response:
-    """Whether this step could not be taken back. It is not taken."""
+    """Return whether this step could not be taken back. The step is not taken."""
     return _json(await calls.call(Op.IRREVERSIBLE, session_id, _encoded(body)))
 
 
 async def tool_action(session_id: str, body: ToolCall, calls: CallsDep) -> Response:
-    """The action that a tool call spells. It is not taken."""
+    """Return the action that a tool call spells. The action is not taken."""
     return _json(await calls.call(Op.TOOL, session_id, encode_body(body.model_dump())))
 
 
 async def image(session_id: str, sha256: Sha256, calls: CallsDep) -> Response:
-    """An image that the session's last observation shows."""
+    """Return an image that the session's last observation shows."""
     found = _decode(await calls.call(Op.IMAGE, session_id, encode_body({"sha256": sha256})))
-    # What an environment shows is no page of ours: a browser neither guesses at its type nor runs it.
+    # An environment's image is foreign content: a browser must neither guess its type nor run it.
     headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
     return Response(found["content"], media_type=found["media_type"], headers=headers)
 
@@ -197,8 +197,8 @@ def install_session_routes(app: FastAPI, get_calls: GetCalls, problems: Mapping[
 
     Args:
         app: the service's app.
-        get_calls: returns what carries out the calls of a request; raises `ServiceError` for a caller who may not.
-        problems: the service's own problems of each call, for the schema.
+        get_calls: returns the object that carries out a request's calls; raises `ServiceError` if the caller may not.
+        problems: the service's own problems for each call, for the schema.
     """
     app.state.get_session_calls = get_calls
     router = APIRouter(prefix="/v1", tags=["sessions"], route_class=DirectRoute)

@@ -1,4 +1,4 @@
-"""`WS /v1/stream`: many sessions on one socket, each frame answered when its answer is there.
+"""`WS /v1/stream`: many sessions on one socket; each frame is answered as soon as its answer is ready.
 
 A client that floods, or does not read its answers, burdens only itself: its socket is not read
 until there is room.
@@ -34,10 +34,10 @@ from gymfleet_kit.session_problems import InvalidRequest
 UNREADABLE: Final = -1
 """The id of an answer to a frame whose own id could not be read."""
 PAUSE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of answers that a client has not read; beyond that, its requests wait unread."""
+"""The limit of answers that a client has not read; beyond it, its requests wait unread."""
 POLICY_VIOLATION: Final = 1008
 _TURN: Final = 512
-"""Frames of one message that are processed before other sockets get their turn."""
+"""Frames of one message to process before other sockets get their turn."""
 _OPS: Final = frozenset(str(op) for op in Op)
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode: Final = msgspec.msgpack.Decoder(RawRequest).decode
@@ -52,9 +52,9 @@ class SessionSocket:
 
     Args:
         submit: starts a call, and calls `done` once, now or later, even after the client has left.
-        max_calls: calls in progress; more wait unread.
-        max_outbox_bytes: unread answers at which the client is cut off: calls in progress may add up to that.
-        is_welcome: asked before each message; the socket is closed when it says no.
+        max_calls: the most calls in progress; more wait unread.
+        max_outbox_bytes: unread answers at which the client is cut off: the calls in progress may reach this size.
+        is_welcome: called before each message; the socket is closed when it returns False.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SessionSocket:
     async def serve(self) -> None:
         """Answer frames until the client leaves.
 
-        Calls in progress are completed even then, and the sessions that they make are closed.
+        Calls in progress are completed even then, and the sessions that they create are closed.
         """
         parts = [asyncio.create_task(part) for part in (self._read(), self._write(), self._overflow.wait())]
         try:
@@ -104,7 +104,7 @@ class SessionSocket:
                 part.result()
 
     async def finish(self) -> None:
-        """Accept no more calls, answer those that were accepted, and close the socket with `FINISHED`."""
+        """Accept no more calls, answer the accepted ones, and close the socket with `FINISHED`."""
         self._finishing = True
         while self._open and (self._in_progress or self._outbox_bytes):
             self._progress.clear()
@@ -172,7 +172,7 @@ class SessionSocket:
             self._send(RawReply(request.id, ok=result))
 
     def _discard(self, op: str, result: Result) -> None:
-        """Close sessions that were made for a client that has left: nobody knows their ids."""
+        """Close sessions that were created for a client that has left: nobody has their ids."""
         if isinstance(result, ServiceError) or op not in (Op.OPEN, Op.FORK):
             return
         for session_id in made_sessions(result.ok if isinstance(result, Stated) else result):
@@ -191,7 +191,7 @@ class SessionSocket:
             self._overflow.set()
 
     async def _write(self) -> None:
-        """Send the answers; those of one turn of the event loop share a message."""
+        """Send the answers; all answers of one turn of the event loop share a message."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -208,7 +208,7 @@ def _note_failure(result: Result) -> None:
 
 
 def _requests(data: bytes | None) -> Iterable[RawRequest | InvalidRequest]:
-    """Return the requests of one message, with an error for each frame that is none."""
+    """Return the requests of one message, with an error for each frame that is not a request."""
     if data is None:
         return (InvalidRequest("frames are binary msgpack, not text"),)
     try:

@@ -1,4 +1,4 @@
-"""The shared way to connect to Redis, and to wait through an outage."""
+"""Connect to Redis, and wait through an outage."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ RedisClient: TypeAlias = Redis
 SOCKET_TIMEOUT_S: Final = 30.0
 MAX_CONNECTIONS: Final = 32
 MAX_BLOCK_S: Final = 5.0
-"""Longest wait inside one command, well below the socket's timeout."""
+"""The longest wait inside one command, well below the socket's timeout."""
 
 OUTAGE: Final = (RedisConnectionError, RedisTimeoutError)
 """Errors that a restart or a lost connection raises, and, as subclasses, `REFUSED`."""
@@ -29,7 +29,7 @@ REFUSED: Final = (AuthenticationError, AuthorizationError)
 
 
 def connect(url: str) -> RedisClient:
-    """Return a client that works with bytes, for `redis://`, `rediss://` or `unix:///path`.
+    """Return a client that reads and writes bytes, for `redis://`, `rediss://` or `unix:///path`.
 
     It connects at its first command and reconnects by itself when a connection was dropped.
     """

@@ -30,7 +30,7 @@ class StreamConsumer(Generic[M]):
 
     Args:
         schema: the type of the bodies; a body that it refuses goes to the dead letters.
-        consumer: a name that no other living consumer of the group has.
+        consumer: a name that is unique among the living consumers of the group.
         lease_s: a message that its consumer has neither extended nor acknowledged
             for this long is given to another consumer.
         max_attempts: deliveries before a message goes to the dead letters.
@@ -50,7 +50,7 @@ class StreamConsumer(Generic[M]):
         on_unreadable: Callable[[bytes], None] | None = None,
     ) -> None:
         self.labels = {"stream": stream, "group": group}
-        """What log lines and metrics say of it."""
+        """The labels of its log lines and metrics."""
         self.lease_s = lease_s
         self.max_attempts = max_attempts
         self._schema = schema

@@ -18,8 +18,8 @@ Entry: TypeAlias = tuple[str, Fields]
 MAX_DEAD_LETTERS: Final = 10_000
 MAX_REASON_CHARS: Final = 2_000
 
-# With one group an acknowledged entry is deleted wherever it is; with several,
-# only the head of the stream that none of them still needs is deleted.
+# With one group, an acknowledged entry is deleted wherever it is; with several,
+# only the head of the stream that no group still needs is deleted.
 _ACK: Final = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return end
 redis.call('XACK', KEYS[1], ARGV[1], unpack(ARGV, 2))
@@ -76,7 +76,7 @@ class ConsumerGroup:
         """Take over entries whose lease ran out, with their delivery counts.
 
         Looks at about ten times `count` pending entries and continues from there at
-        the next call; the flag says whether the end of them was reached.
+        the next call; the flag is True if it reached the last pending entry.
         """
         reply = await self._redis.xautoclaim(
             self._stream,
@@ -88,7 +88,7 @@ class ConsumerGroup:
         )
         self._cursor = reply[0]
         entries = [_entry(item) for item in reply[1] if _exists(item)]
-        # Redis 6.2 answers a deleted entry as nil and keeps it pending for
+        # Redis 6.2 returns nil for a deleted entry and keeps it pending for
         # ever; Redis 7 drops it from the pending entries by itself.
         if len(entries) < len(reply[1]):
             await self._forget_deleted()
@@ -96,7 +96,7 @@ class ConsumerGroup:
         return list(zip(entries, attempts, strict=True)), self._cursor == b"0-0"
 
     async def read_fresh(self, count: int, block_ms: int) -> list[Entry]:
-        """Return entries that no consumer has had yet; wait up to `block_ms`, not at all if it is 0."""
+        """Return entries that no consumer has received yet; wait up to `block_ms`, not at all if it is 0."""
         reply = await self._redis.xreadgroup(
             self._group, self._consumer, {self._stream: ">"}, count=count, block=block_ms or None
         )

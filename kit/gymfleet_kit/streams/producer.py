@@ -16,7 +16,7 @@ from gymfleet_kit.streams.connection import Patience, RedisClient
 from gymfleet_kit.trace import current_trace
 
 Answer: TypeAlias = tuple[bytes | int | None, int]
-"""What was added (None if there was no room), and the backlog afterwards."""
+"""The result of the addition (None if there was no room), and the backlog afterwards."""
 Add: TypeAlias = Callable[[], Awaitable[Answer]]
 
 _PUBLISH: Final = """
@@ -41,14 +41,14 @@ _LONGEST_PAUSE_S: Final = 0.5
 
 
 class StreamFull(TryLater):
-    """The consumers are `max_len` messages behind and did not catch up in time. Nothing was added."""
+    """The consumers are `max_len` messages behind, and did not catch up in time. Nothing was added."""
 
     type = problems.QUEUE_FULL
     title = "The queue is full"
 
 
 class _NoRoom(Exception):
-    """The stream is full now; the message says how full."""
+    """The stream is full now; the message gives its backlog and the limit."""
 
 
 class StreamProducer:
@@ -59,7 +59,7 @@ class StreamProducer:
     producers. A publication also waits while Redis is unreachable or full.
 
     Args:
-        max_len: the backlog at which producers begin to wait.
+        max_len: the backlog at which producers start to wait.
         full_timeout_s: how long they wait before they raise `StreamFull`, or the
             connection error if Redis was unreachable.
     """
@@ -89,10 +89,10 @@ class StreamProducer:
         return entry_id.decode()
 
     async def publish_once(self, bodies: Sequence[BaseModel], *, key: str, members: Sequence[str]) -> bool:
-        """Add messages, and `members` to the set `key`, unless one of them is there already; all happens or nothing.
+        """Add messages, and `members` to the set `key`, atomically, unless the set has one of them already.
 
-        Returns False, having added nothing, if one was there. Raises `StreamFull` after the timeout. Several messages
-        may together exceed `max_len`.
+        Returns False, having added nothing, if the set had one. Raises `StreamFull` after the timeout. Several
+        messages may together exceed `max_len`.
         """
         rows = [_fields(body) for body in bodies]
         arguments: list[str | int] = [self._max_len, len(members), *members, len(rows[0])]

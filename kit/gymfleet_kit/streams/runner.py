@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 BLOCK_MS: Final = 1_000
-"""Length of one wait for messages, after which `stop` is noticed at the latest."""
+"""Length of one wait for messages; `stop` is noticed after it at the latest."""
 ERROR_PAUSE_S: Final = 1.0
 RELEASE_TIMEOUT_S: Final = 2.0
 
@@ -54,7 +54,7 @@ class Runner(Generic[M]):
             await asyncio.gather(stopped, extending, return_exceptions=True)
 
     async def _fill(self) -> None:
-        # Not an outage, which `receive` waits through, but credentials, memory or a key of the wrong type: a person
+        # `receive` waits through an outage, so the cause is credentials, memory or a key of the wrong type: a person
         # must act.
         retries = Retries(
             "stream.failed", on=RedisError, first_pause_s=ERROR_PAUSE_S, longest_pause_s=ERROR_PAUSE_S, level="error",

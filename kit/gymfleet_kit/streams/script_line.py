@@ -1,6 +1,6 @@
-"""One persistent connection for the script calls that a hot path makes one after the other.
+"""One persistent connection for the successive script calls of a hot path.
 
-redis-py takes a connection from its pool for each command and gives it back, with retries, clocks and metrics around
+For each command redis-py takes a connection from its pool and returns it, with retries, clocks and metrics around
 it. A script call then takes 70 microseconds of processor time, but only 20 on a persistent connection.
 """
 
@@ -42,7 +42,7 @@ class ScriptLine:
     async def _once(self, script: "Script", keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
-            # If the connection had a timeout of its own, it would send each command in a separate task.
+            # With its own timeout, the connection would send each command in a separate task.
             self._connection.socket_timeout = None
         try:
             async with asyncio.timeout(SOCKET_TIMEOUT_S):

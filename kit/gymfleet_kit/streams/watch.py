@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 2.0
 
 
 class RedisWatch:
-    """Read the metrics with two round trips per scrape. Without an answer there are none, rather than old ones.
+    """Read the metrics with two round trips per scrape. If Redis does not answer, there are none instead of old ones.
 
     Args:
         streams: returns the names of the streams to watch; called at every scrape.
@@ -28,7 +28,7 @@ class RedisWatch:
         self._streams = streams
 
     async def measure(self) -> list[GaugeMetricFamily]:
-        """Return metrics of streams and server, or only `gymfleet_redis_up` = 0 if Redis does not answer."""
+        """Return metrics of the streams and the server, or only `gymfleet_redis_up` = 0 if Redis does not answer."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 found = [*await self._measure_streams(), *_server(await self._redis.info())]

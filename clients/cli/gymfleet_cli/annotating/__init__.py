@@ -1,1 +1,1 @@
-"""Annotating: stored episodes are scored by the reward service, and kept with their rewards."""
+"""Annotating: the reward service scores stored episodes, which are kept with their rewards."""

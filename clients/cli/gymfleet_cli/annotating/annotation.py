@@ -1,4 +1,4 @@
-"""One call of `gymfleet data annotate`: batches of whole groups, several under way, each kept when it is scored."""
+"""One call of `gymfleet data annotate`: batches of whole groups, several in flight, each kept when it is scored."""
 
 import json
 from collections import Counter, deque
@@ -24,7 +24,7 @@ from gymfleet_cli.supervisor.interrupts import Interrupts
 _LOOK_EVERY_S: Final = 0.1
 _MAX_BATCH: Final = 1024
 _AHEAD: Final = 2
-"""Batches for each that is under way: reading does not wait for scoring, and memory stays bounded."""
+"""Batches read per batch in flight: reading does not wait for scoring, and memory stays bounded."""
 
 Batch: TypeAlias = list[list[ScoredTrajectory]]
 """Whole groups."""
@@ -32,14 +32,14 @@ Batch: TypeAlias = list[list[ScoredTrajectory]]
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the episodes."""
+    """Counts of the episodes by outcome."""
 
     asked: int
     there: int = 0
-    """Episodes that the file had before."""
+    """Episodes that were already in the file."""
     rewarded: int = 0
     unplayed: int = 0
-    """Without a reward because they were not played to their end."""
+    """Episodes without a reward because they were not played to their end."""
     failures: Counter[str] = field(default_factory=Counter)
     """Episodes without a reward because a component failed, by its label."""
     last_failure: str = ""
@@ -56,15 +56,15 @@ class Tally:
 
     @property
     def new(self) -> int:
-        """Episodes that were scored now, with a reward or without."""
+        """Episodes scored by this call, with a reward or without."""
         return self.rewarded + self.unplayed + self.failures.total()
 
     def count(self) -> Count:
-        """Return how far it is."""
+        """Return the progress."""
         return Count(self.there + self.new, self.new, self.asked, self.figures())
 
     def figures(self) -> list[str]:
-        """Return what became of those that were scored now, in words."""
+        """Return the outcomes of the episodes scored by this call, in words."""
         parts = [f"{self.rewarded} rewarded"] if self.rewarded else []
         parts += [f"{self.unplayed} not played to their end"] if self.unplayed else []
         return [*parts, *(f"{number} without a reward by {name}" for name, number in self.failures.items())]
@@ -74,8 +74,8 @@ class Annotation:
     """Scores the episodes of a file, and keeps them in another.
 
     Args:
-        batch_size: episodes of one request, where no group has more.
-        concurrency: requests at once.
+        batch_size: episodes per request, unless a group has more.
+        concurrency: requests in flight at once.
     """
 
     def __init__(self, source: Path, rewards: Rewards, *, batch_size: int, concurrency: int) -> None:
@@ -85,7 +85,7 @@ class Annotation:
         self._concurrency = concurrency
 
     def run(self, path: Path, api: RewardApi) -> None:
-        """Score what the file lacks. Raises `CliError` and `Interrupted`: what is scored is kept."""
+        """Score the episodes that the file lacks. Raises `CliError` and `Interrupted`; scored episodes are kept."""
         try:
             self._run(path, api)
         except DataError as error:
@@ -117,7 +117,7 @@ class Annotation:
                            f"{tally.last_failure}")  # fmt: skip
 
     def _require_same_rewards(self, path: Path) -> None:
-        """Write down how the file's episodes are scored; it goes on only with the same."""
+        """Record how the file's episodes are scored; refuse to go on with other rewards."""
         note = path.with_name(f"{path.name}.reward.json")
         told = json.dumps(self._rewards.told(), indent=1, sort_keys=True) + "\n"
         if not path.stat().st_size:
@@ -156,7 +156,7 @@ class Annotation:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _batches(self, groups: Groups, there: set[str]) -> Iterator[Batch]:
-        """Yield whole groups together, and alone those of which a sample is missing: they may be refused."""
+        """Yield whole groups together, and each group with a missing sample alone: it may be refused."""
         kept: Batch = []
         for group in whole_groups(self._source, groups):
             if all(one.trajectory.trajectory_id in there for one in group):

@@ -1,4 +1,4 @@
-"""Stored episodes by their groups: counted in a first reading, handed on whole in a second."""
+"""Stored episodes by group: counted in a first reading, passed on as whole groups in a second."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from gymfleet_kit.data.reading import DataError, records
 from pydantic import ValidationError
 
 MAX_HELD_CHARS: Final = 1 << 28
-"""Of episodes whose groups are not whole yet."""
+"""The most characters of episodes held while their groups are not yet whole."""
 _CHARS_PER_TOKEN: Final = 8
 _ID: Final = ("run_id", "group_id", "sample")
 _NO_EPISODE: Final = "no episode: only what was played is scored; `gymfleet data inspect` says what a file has"
@@ -20,10 +20,10 @@ _NO_EPISODE: Final = "no episode: only what was played is scored; `gymfleet data
 
 @dataclass(slots=True)
 class Groups:
-    """Which samples of each group a file has."""
+    """The samples of each group that a file has."""
 
     samples: dict[str, int] = field(default_factory=dict)
-    """By group, a bit for each sample."""
+    """A bit for each sample, by group."""
     num_episodes: int = 0
 
     def note(self, group: str, sample: int) -> bool:
@@ -40,7 +40,7 @@ class Groups:
         return self.samples[group].bit_count()
 
     def num_samples(self, group: str) -> int:
-        """Return how many episodes a group has at the least, with those that the file lacks."""
+        """Return the least number of episodes that the group has, including those that the file lacks."""
         return self.samples[group].bit_length()
 
     def has(self, trajectory_id: str) -> bool:
@@ -54,7 +54,7 @@ class Groups:
 
 
 def counted(path: Path) -> Groups:
-    """Read a file once. Raises `DataError` for what is no episode, and for one that is there twice."""
+    """Count the groups of a file. Raises `DataError` for a record that is no episode, and for a repeated episode."""
     groups = Groups()
     for place, raw in records(path):
         told: Any = raw.get("trajectory", raw)
@@ -68,14 +68,14 @@ def counted(path: Path) -> Groups:
 
 
 def episodes_in(path: Path) -> Iterator[ScoredTrajectory]:
-    """Yield the episodes of a file. Raises `DataError` for what is no episode."""
+    """Yield the episodes of a file. Raises `DataError` for a record that is no episode."""
     return (_episode(place, raw) for place, raw in records(path))
 
 
 def whole_groups(path: Path, groups: Groups) -> Iterator[list[ScoredTrajectory]]:
-    """Yield the episodes of each group, by sample, when the last of them was read.
+    """Yield the episodes of each group, by sample, once the last of them is read.
 
-    Raises `DataError` for what is no episode, and where the episodes of many groups stand so far apart that memory
+    Raises `DataError` for a record that is no episode, and if the episodes of many groups are so far apart that memory
     would not be bounded.
     """
     held: dict[str, list[ScoredTrajectory]] = {}
@@ -111,7 +111,7 @@ def _is_sample(value: object) -> TypeGuard[int]:
 
 
 def _chars(scored: ScoredTrajectory) -> int:
-    """Return roughly how much an episode holds."""
+    """Return roughly how many characters an episode holds."""
     return sum(
         len(turn.observation) + len(turn.text) + len(turn.thought)
         + _CHARS_PER_TOKEN * (len(turn.prompt_token_ids) + 2 * len(turn.response_token_ids))

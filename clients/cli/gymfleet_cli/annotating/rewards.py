@@ -1,4 +1,4 @@
-"""Which components score which episodes: by their names, or as a recipe says."""
+"""The components that score each environment's episodes, chosen by name or by a recipe."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -25,26 +25,26 @@ class Rewards:
         self._otherwise = otherwise
 
     def of(self, env: str) -> RewardSpec:
-        """Return how episodes of an environment are scored. Raises `UsageProblem` where the recipe does not say."""
+        """Return the reward of an environment's episodes. Raises `UsageProblem` if the recipe lacks the environment."""
         found = self._by_env.get(env, self._otherwise)
         if found is None:
             raise UsageProblem(f"the recipe has no environment {env}; it has {', '.join(self._by_env)}")
         return found
 
     def told(self) -> dict[str, Any]:
-        """Return all that the rewards depend on, to be compared with what a file was begun with."""
+        """Return everything the rewards depend on, to compare with those with which a file was begun."""
         specs = {**self._by_env, **({} if self._otherwise is None else {"": self._otherwise})}
         return {env: spec.model_dump(mode="json") for env, spec in sorted(specs.items())}
 
     def references(self) -> tuple[str, ...]:
-        """Return the components that are no names: the service has to be told that they may be used."""
+        """Return the components that are not plain names: the service must be told that they may be used."""
         specs = [*self._by_env.values(), *([] if self._otherwise is None else [self._otherwise])]
         used = {reference for spec in specs for reference in spec.used.values()}
         return tuple(sorted(reference for reference in used if not reference.isidentifier()))
 
 
 def rewards_of(components: Sequence[str], options: Sequence[str], recipe: Path | None) -> Rewards:
-    """Return what the command line asks for. Raises `UsageProblem` and `RecipeError`."""
+    """Return the rewards that the command line asks for. Raises `UsageProblem` and `RecipeError`."""
     if bool(components) == (recipe is not None):
         raise UsageProblem("give either --component, once for each, or --recipe")
     if recipe is not None:
@@ -79,6 +79,6 @@ def _of_recipe(path: Path) -> Rewards:
 
 
 def _label(reference: str) -> str:
-    """Return what a component is called in the breakdown."""
+    """Return the name of a component in the breakdown."""
     name = PurePath(reference).stem if is_path(reference) else reference
     return name.rpartition(":")[2]

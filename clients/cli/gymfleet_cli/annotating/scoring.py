@@ -1,4 +1,4 @@
-"""The reward service, by its `POST /v1/scores`."""
+"""A client of the reward service's `POST /v1/scores`."""
 
 from collections.abc import Sequence
 from typing import Final, Self
@@ -15,7 +15,7 @@ _ATTEMPTS: Final = 6
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 30.0
-"""Well below the service's own, so that no request uses a connection that it is closing."""
+"""Well below the service's own limit, so that no request uses a connection that the service is closing."""
 _MAX_TOLD: Final = 500
 
 
@@ -24,11 +24,11 @@ class Unscorable(Exception):
 
 
 class _Passing(Exception):
-    """The service does not answer for now."""
+    """The service does not answer at the moment."""
 
 
 class RewardApi:
-    """Scores episodes over HTTP; its calls may be made from several threads."""
+    """Scores episodes over HTTP; several threads may call it."""
 
     def __init__(self, url: str, api_key: str | None, *, timeout_s: float) -> None:
         headers = {"Content-Type": "application/json"}
@@ -48,8 +48,8 @@ class RewardApi:
         """Return the episodes with their rewards, in their order.
 
         Raises:
-            Unscorable: the request is refused: components, options, or a part of a group that is missing.
-            CliError: the service does not answer, or not as the reward service does.
+            Unscorable: the request is refused because of its components or options, or an incomplete group.
+            CliError: the service does not answer, or does not answer as the reward service does.
         """
         body = ScoreBatch(items=tuple(requests)).model_dump_json()
         retries = Retries("reward.failing", on=_Passing, first_pause_s=_FIRST_PAUSE_S, longest_pause_s=_LONGEST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""A reward service to talk to: the given one, or one that runs as long as the command."""
+"""A reward service to use: the given one, or one that runs as long as the command."""
 
 import os
 import secrets
@@ -21,10 +21,11 @@ _SEAL_KEY: Final = "GYMFLEET_REWARD_SEAL_KEY"
 
 @contextmanager
 def reward_service(url: str | None, components: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Yield address and key of a reward service.
+    """Yield the address and key of a reward service.
 
-    The one at `url` is given the key in GYMFLEET_API_KEY. Without it, one is started that may use `components` beside
-    those that are names; it opens what environments sealed with the user's own GYMFLEET_REWARD_SEAL_KEY alone.
+    For the service at `url`, the key is that in GYMFLEET_API_KEY. Without a URL, a service is started that may use
+    `components` in addition to named ones; it opens only data that environments sealed with the user's own
+    GYMFLEET_REWARD_SEAL_KEY.
     """
     if url is not None:
         yield url, os.environ.get("GYMFLEET_API_KEY")
@@ -36,7 +37,7 @@ def reward_service(url: str | None, components: tuple[str, ...]) -> Iterator[tup
             components=components,
         )  # fmt: skip
         (service,) = plan.rewards()
-        # The plan's own key opens nothing that was sealed before; the user's stands in the variable already.
+        # The plan's own key opens nothing that was sealed before; the user's key is in the variable already.
         service = replace(service, env={name: value for name, value in service.env.items() if name != _SEAL_KEY})
         with Supervisor(plan.directory, interrupts=interrupts, tethered=True) as supervisor:
             try:

@@ -1,4 +1,4 @@
-"""One call of `gymfleet collect`: what the file lacks is played, and the outcome is told."""
+"""One call of `gymfleet collect`: it plays the episodes that the file lacks, and reports the outcome."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -33,11 +33,11 @@ class BudgetEnded(CliError):
 
 
 class Collection:
-    """The episodes that one call asks for, when its arguments are checked.
+    """The episodes that one call asks for, once its arguments are checked.
 
     Args:
-        worlds: by the environments' names.
-        agent: which model plays.
+        worlds: by environment name.
+        agent: the model that plays.
         budget: what its replies may cost.
 
     Attributes:
@@ -55,9 +55,9 @@ class Collection:
         self._tally = Tally(asked=choice.number(tuple(worlds)))
 
     def run(self, path: Path, address: str, key: str | None) -> None:
-        """Play what the file lacks, against the session API at an address.
+        """Play the episodes that the file lacks, against the session API at an address.
 
-        Raises `CliError`, also where some episodes could not be played, and `Interrupted`. What is over is kept.
+        Raises `CliError`, also if some episodes could not be played, and `Interrupted`. Finished episodes are kept.
         """
         tally = self.play(path, address, key)
         out.print(plain(self._outcome(path)), soft_wrap=True)
@@ -68,7 +68,7 @@ class Collection:
             )
 
     def play(self, path: Path, address: str, key: str | None) -> Tally:
-        """Do as `run`, but return what became of the episodes where some could not be played, and print nothing."""
+        """Do as `run`, but return the tally even if some episodes could not be played, and print nothing."""
         with RecordFile(path) as file:
             if file.mended:
                 err.print(plain(file.mended, "yellow"), soft_wrap=True)
@@ -85,7 +85,7 @@ class Collection:
         return self._tally
 
     def _there(self, file: RecordFile) -> dict[str, bool]:
-        """Return the records that the file has, by their ids, and whether each solved its task."""
+        """Return whether each record in the file solved its task, by id."""
         there: dict[str, bool] = {}
         prefix = f"{self._manner.run_id}/"
         try:
@@ -119,7 +119,7 @@ class Collection:
     async def _play(
         self, file: RecordFile, missing: Iterator[Episode], address: str, key: str | None, look: Callable[[], None]
     ) -> None:
-        # A format whose replies have such tags themselves reads them itself.
+        # A format whose replies contain such tags reads them itself.
         own_tags = any(_PROBE in world.format.render("t", "a") for world in self._worlds.values())
         model = AgentModel(self._agent, splits_thoughts=not own_tags)
         concurrency = self._agent.endpoint.concurrency

@@ -1,4 +1,4 @@
-"""Many episodes at once: repeats of what failed, and one end for every reason to stop."""
+"""Many episodes at once: it repeats failed ones, and ends in one way whatever the reason to stop."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 20.0
 _FAILURES_IN_A_ROW: Final = 5
-"""So many episodes, all their attempts included, without one that succeeded in between: something is down."""
+"""Failed episodes in a row, after all their attempts, that mean something is down."""
 _LOOK_EVERY_S: Final = 0.1
 _PASSING: Final = (ClientError, ModelFailed, PlayFailed, httpx.HTTPError)
 _LASTING: Final = (Unauthorized, Forbidden, UnknownEnvironment, UnknownTask)
@@ -29,32 +29,32 @@ _LASTING: Final = (Unauthorized, Forbidden, UnknownEnvironment, UnknownTask)
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the episodes."""
+    """Counts of the episodes by outcome."""
 
     asked: int
-    """Episodes that were asked for."""
+    """Episodes asked for."""
     there: int = 0
-    """Those among them that the file had before."""
+    """Episodes asked for that were already in the file."""
     played: int = 0
     solved: int = 0
-    """Of both."""
+    """Solved episodes, of both."""
     given_up: int = 0
-    """No record: something other than the agent failed, at every attempt."""
+    """Episodes without a record: something other than the agent failed at every attempt."""
     repeated: int = 0
-    """Attempts that were made again."""
+    """Repeated attempts."""
     last_failure: str = ""
 
     @property
     def kept(self) -> int:
-        """Records in the file, of those asked for."""
+        """Records in the file, of the episodes asked for."""
         return self.there + self.played
 
 
 class Collector:
-    """Plays episodes, as many at once as is said, and keeps each when it is over.
+    """Plays episodes, a given number at once, and keeps each when it is over.
 
     Args:
-        look: called all the time; what it raises ends the collection, as does what the player raises for good.
+        look: called continually; any exception from it ends the collection, as does a lasting one from the player.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Collector:
         self._failed_in_a_row = 0
 
     async def collect(self, episodes: Iterator[Episode], concurrency: int) -> None:
-        """Play all episodes. What ends it early is raised, when the sessions of the others are closed."""
+        """Play all episodes. An exception that ends this early is raised once the other sessions are closed."""
         workers = {asyncio.create_task(self._work(episodes)) for _ in range(concurrency)}
         try:
             while workers:

@@ -1,7 +1,8 @@
-"""How many held-out tasks a model behind a chat endpoint solves, and what that takes.
+"""How many held-out tasks a model behind a chat endpoint solves, and at what cost.
 
-Episodes are played as `gymfleet collect` plays them, each into the file of its environment: what stands there is not
-played again. One in which something other than the model failed is no record, and so neither solved nor unsolved.
+Episodes are played as by `gymfleet collect`, each into the file of its environment; an episode already there is not
+played again. An episode in which something other than the model failed leaves no record, so it counts neither as solved
+nor as unsolved.
 """
 
 import re
@@ -34,12 +35,12 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which model is measured, how it is asked, and what its tokens cost."""
+    """The model to measure, how it is asked, and the prices of its tokens."""
 
     agent: AgentSettings
     prices: Budget
     url: str | None = None
-    """Of a gateway; without it environments are served meanwhile."""
+    """URL of a gateway; without it the command serves the environments itself."""
     state_dir: Path = Path(".gymfleet")
 
     @property
@@ -49,50 +50,50 @@ class Asked:
 
 
 class Taken(BaseModel):
-    """What all calls of the command took, episodes that were not finished included; kept beside the episodes."""
+    """Tokens over all calls of the command, including unfinished episodes; kept next to the episodes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt_tokens: int = 0
     reply_tokens: int = 0
     reasoning_tokens: int = 0
-    """Of the replies', as far as the endpoint tells."""
+    """Those of the reply tokens that are reasoning, as far as the endpoint reports them."""
     untold: int = 0
-    """Replies whose tokens the endpoint did not tell."""
+    """Replies whose tokens the endpoint did not report."""
 
     def plus(self, spent: Spending) -> "Taken":
-        """Return the sum with what one call spent."""
+        """Return the sum with the tokens spent by one call."""
         return Taken(**{name: value + getattr(spent, name) for name, value in self})
 
     def cost(self, prices: Budget) -> float:
-        """Return what that costs."""
+        """Return the cost of these tokens."""
         return Spending(prices, self.prompt_tokens, self.reply_tokens).cost
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFigure:
-    """What a model reached in one environment."""
+    """A model's result in one environment."""
 
     value: float
     interval: tuple[float, float]
     num_episodes: int
     num_replies: int
     num_cut: int
-    """Replies that ended because they had `--max-reply-tokens`."""
+    """Replies cut off at `--max-reply-tokens`."""
     num_failed: int
     """Episodes without a record."""
     taken: Taken
 
 
 def directory_of(model: str) -> Path:
-    """Return the directory in which a model's episodes are kept, unless another is given."""
+    """Return the default directory of a model's episodes."""
     return Path("runs") / f"eval-{_UNSAFE.sub('-', model).strip('-.') or 'model'}"
 
 
 def measure_suite(suite: Suite, asked: Asked, directory: Path) -> None:
-    """Measure a model on each environment, and print the table; one that fails does not stop the others.
+    """Measure a model on each environment, and print the table; a failing environment does not stop the others.
 
-    Raises `CliError` after the table when an environment, or an episode, could not be measured.
+    Raises `CliError` after the table if an environment, or an episode, could not be measured.
     """
     figures: dict[str, ModelFigure] = {}
     failed: dict[str, str] = {}
@@ -150,7 +151,7 @@ def _measured(env: SuiteEnvironment, asked: Asked, directory: Path, failed: dict
 
 
 def _kept(file: Path, spent: Spending) -> Taken:
-    """Add what was spent to what the file says, and return the sum. Raises `CliError` for a file that says nothing."""
+    """Add the tokens spent to those in the file, and return the sum. Raises `CliError` for an unreadable file."""
     try:
         before = Taken.model_validate_json(file.read_bytes()) if file.is_file() else Taken()
     except (OSError, ValidationError) as error:
@@ -164,7 +165,7 @@ def _kept(file: Path, spent: Spending) -> Taken:
 
 
 def _episodes(file: Path, choice: Choice, manner: Manner, env: str) -> list[ScoredTrajectory]:
-    """Return the episodes of a file that were asked for now; it may have more."""
+    """Return the episodes of a file that this call asks for; the file may have more."""
     wanted = {episode.id(manner) for episode in choice.episodes((env,))}
     records = [one for one in RecordFile(file).records() if isinstance(one, ScoredTrajectory)]
     return [one for one in records if one.trajectory.trajectory_id in wanted]

@@ -1,4 +1,4 @@
-"""An agent behind an OpenAI-compatible chat endpoint: what it replied, what it thought before, and what that cost."""
+"""An agent behind an OpenAI-compatible chat endpoint: its replies, its reasoning, and their tokens."""
 
 import math
 import time
@@ -14,7 +14,7 @@ from pydantic import HttpUrl, TypeAdapter, ValidationError
 from gymfleet_cli.console import UsageProblem
 
 _OF_THE_REQUEST: Final = frozenset({400, 413, 422})
-"""Statuses that may be about one conversation, such as one that is longer than the model's context."""
+"""Statuses that may concern a single conversation, such as one longer than the model's context."""
 _PATH: Final = "/chat/completions"
 _OPENED: Final = "<think>"
 _CLOSED: Final = "</think>"
@@ -35,24 +35,24 @@ class Usage(NamedTuple):
     prompt_tokens: int
     reply_tokens: int
     reasoning_tokens: int = 0
-    """Of the reply's, as far as the endpoint tells."""
+    """Those of the reply tokens that are reasoning, as far as the endpoint reports them."""
 
 
 class Reply(NamedTuple):
-    """What the agent answered."""
+    """An agent's answer."""
 
     text: str
     reasoning: str
-    """What it thought before; empty where the endpoint shows nothing of it."""
+    """Its reasoning before the answer; empty if the endpoint does not show it."""
     cut: bool
-    """It ended because `max_reply_tokens` were spent."""
+    """Whether it was cut off at `max_reply_tokens`."""
     usage: Usage | None
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Which model plays, and how it is asked."""
+    """The model that plays, and how it is asked."""
 
     endpoint: ModelEndpoint
     max_reply_tokens: int
@@ -68,7 +68,7 @@ def agent_endpoint(
     *,
     key_env: str | None = None,
 ) -> ModelEndpoint:
-    """Return an endpoint as the command line names it: the base of its address, `https://host/v1`, is enough.
+    """Return the endpoint named on the command line: the base of its address, `https://host/v1`, is enough.
 
     Raises `UsageProblem`.
     """
@@ -86,12 +86,12 @@ def agent_endpoint(
 
 
 class AgentModel:
-    """Asks one endpoint; used by all episodes, in one event loop. Raises `UsageProblem` for a key that is none.
+    """Asks one endpoint; all episodes use it, in one event loop. Raises `UsageProblem` for an unreadable key.
 
     Args:
-        settings: who answers, and how it is asked.
-        splits_thoughts: take what a reply has between `<think>` and `</think>` for its reasoning. A reply format that
-            has such tags of its own needs them in the text.
+        settings: the model that answers, and how it is asked.
+        splits_thoughts: take the part of a reply between `<think>` and `</think>` as its reasoning. A reply format that
+            uses such tags itself needs them in the text.
     """
 
     def __init__(self, settings: AgentSettings, *, splits_thoughts: bool) -> None:
@@ -133,9 +133,9 @@ def _failure(error: NoModelAnswer, *, first: bool) -> Exception:
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """Return what a reply thinks between `<think>` and `</think>` at its beginning, and the rest.
+    """Return the thought between `<think>` and `</think>` at the beginning of a reply, and the rest.
 
-    Some templates open the thought themselves, so that the reply begins inside; one that was cut may not close it.
+    Some templates open the thought themselves, so the reply begins inside it; a cut reply may not close it.
     """
     head, closed, rest = text.partition(_CLOSED)
     begins = head.lstrip().startswith(_OPENED)

@@ -1,4 +1,4 @@
-"""Which episodes are collected, and what each is called."""
+"""The episodes to collect, and their names."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """All that makes an episode what it is, but its task and its sample: records of one file share it."""
+    """Everything that determines an episode except its task and sample: the records of one file share it."""
 
     model: str
     format: str
-    """Its name; empty for each environment's own."""
+    """The name of a reply format; empty for each environment's own."""
     split: Split
     level: str | None
     seed: int
@@ -35,12 +35,12 @@ class Manner:
 
     @property
     def purpose(self) -> Purpose:
-        """Return what the episodes are for: stages refuse to learn from those that are for measuring."""
+        """Return the purpose of the episodes: stages refuse to learn from episodes for measuring."""
         return "collect" if self.split == "train" else "eval"
 
     @property
     def run_id(self) -> str:
-        """Return the name that all its episodes have in common."""
+        """Return the run id shared by all its episodes."""
         told = json.dumps(asdict(self), sort_keys=True).encode()
         return f"collect-{hashlib.sha256(told).hexdigest()[:12]}"
 
@@ -54,7 +54,7 @@ class Episode:
     sample: int
 
     def group_id(self, manner: Manner) -> str:
-        """Return the name of the episodes of this task."""
+        """Return the name shared by the episodes of this task."""
         level = "" if manner.level is None else f".{manner.level}"
         return f"{self.env}.{manner.split}{level}.t{self.task_index:06d}"
 
@@ -77,14 +77,14 @@ class Choice:
     num_samples: int
 
     def episodes(self, envs: Sequence[str]) -> Iterator[Episode]:
-        """Yield all episodes, a task of each environment in turn, the samples of a task in a row."""
+        """Yield all episodes: the environments in turn for each task, with the samples of a task in a row."""
         for index in self.tasks:
             for env in envs:
                 for sample in range(self.num_samples):
                     yield Episode(env, index, sample)
 
     def number(self, envs: Sequence[str]) -> int:
-        """Return how many there are."""
+        """Return the number of episodes."""
         return len(self.tasks) * self.num_samples * len(envs)
 
 

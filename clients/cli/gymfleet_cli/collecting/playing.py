@@ -33,7 +33,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class PlayFailed(Exception):
-    """The episode cannot be played to its end: that says nothing about the agent."""
+    """The episode cannot be played to its end, for a reason that says nothing about the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class World:
 
     @property
     def instructions(self) -> str:
-        """Return what the agent is shown once."""
+        """Return the instructions that the agent is shown once."""
         return "\n\n".join(part for part in (self.spec.instructions.strip(), self.format.instructions) if part)
 
 
 def world_of(spec: EnvironmentSpec, section: FormatSection | None) -> World:
-    """Return an environment in a format, or else its own. Raises `UsageProblem` for what one agent cannot play."""
+    """Return an environment in the given or its own format. Raises `UsageProblem` if one agent cannot play it."""
     if spec.seats:
         raise UsageProblem(f"{spec.name} is a game of {', '.join(spec.seats)}: one agent cannot play it by itself")
     if spec.images == "only":
@@ -80,8 +80,8 @@ class _Played:
 
 
 class Player:
-    """Plays episodes with one agent. Its methods raise `ClientError`, `ModelFailed` and `PlayFailed` for what is no
-    fault of the agent's, and `ModelRefused` and `BudgetSpent` for what ends the collection.
+    """Plays episodes with one agent. Its methods raise `ClientError`, `ModelFailed` and `PlayFailed` for failures that
+    are not the agent's fault, and `ModelRefused` and `BudgetSpent` for those that end the collection.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class Player:
             played.observation = _complaint(world, parsed.action)
         else:
             played.observation, played.score, played.end = result.observation, result.score, _end(result)
-        # What the agent thought before it replied is not shown to it again, as its endpoint's own clients do it.
+        # The agent is not shown its own reasoning again; its endpoint's own clients do the same.
         played.messages.append({"role": "assistant", "content": reply.text})
         played.messages.append({"role": "user", "content": played.observation})
 
     async def _acted(self, world: World, session: Session, action: str | None, played: _Played) -> StepResult | None:
-        """Return what the action did; None, without a step, where there is none or it is too long."""
+        """Take a step with the action; return None, without a step, if there is no action or it is too long."""
         if action is None or len(action) > world.spec.max_action_chars:
             return None
         try:
@@ -163,7 +163,7 @@ class Player:
 
 
 def _turn(observation: str, reply: Reply, parsed: ParsedReply, result: StepResult | None, seconds: float) -> Turn:
-    """Return the record of a turn. It has no tokens: those that the endpoint counts are its own model's."""
+    """Return the record of a turn. It has no tokens: those the endpoint counts belong to its own model."""
     if result is None:
         did: dict[str, Any] = {"action_valid": False}
     else:
@@ -179,7 +179,7 @@ def _turn(observation: str, reply: Reply, parsed: ParsedReply, result: StepResul
 
 
 def _complaint(world: World, action: str | None) -> str:
-    """Return the answer to a reply that could not be carried out, in the words of the rollout service."""
+    """Return the answer to a reply that could not be carried out, in the rollout service's words."""
     if action is None:
         return world.format.complaint
     limit = world.spec.max_action_chars
@@ -193,7 +193,7 @@ def _end(result: StepResult) -> FinishReason | None:
 
 
 def _conversation(trajectory: Trajectory, world: World, played: _Played) -> Conversation:
-    """Return the episode as messages to learn from, each reply led by what the agent thought before it."""
+    """Return the episode as messages to learn from, each reply preceded by the agent's reasoning."""
     messages: list[Message] = []
     for place, (turn, reply) in enumerate(zip(trajectory.turns, played.replies, strict=True)):
         shown = turn.observation if place else f"{world.instructions}\n\n{turn.observation}"

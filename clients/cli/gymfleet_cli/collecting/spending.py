@@ -1,4 +1,4 @@
-"""What the model's replies cost, and how much they may."""
+"""The cost of the model's replies, and its limits."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,20 +9,20 @@ _PRICED_TOKENS: Final = 1_000_000
 
 
 class BudgetSpent(Exception):
-    """There are no tokens or no money left for another reply; the message says which."""
+    """No tokens or no money are left for another reply; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of one call of the command, and prices by which the cost is counted."""
+    """Limits of one call of the command, and the prices for counting its cost."""
 
     max_tokens: int | None = None
-    """Of prompts and replies together."""
+    """The most tokens of prompts and replies together."""
     max_cost: float | None = None
     price_in: float = 0.0
-    """Of a million prompt tokens, in the currency of `max_cost`."""
+    """Price of a million prompt tokens, in the currency of `max_cost`."""
     price_out: float = 0.0
-    """Of a million reply tokens."""
+    """Price of a million reply tokens."""
 
     @property
     def limits(self) -> bool:
@@ -32,15 +32,15 @@ class Budget:
 
 @dataclass(slots=True)
 class Spending:
-    """Counts replies against a budget. Those that are under way when it is spent are paid as well."""
+    """Counts replies against a budget. Replies in flight when it is spent are counted as well."""
 
     budget: Budget = field(default_factory=Budget)
     prompt_tokens: int = 0
     reply_tokens: int = 0
     reasoning_tokens: int = 0
-    """Of the replies'."""
+    """Those of the reply tokens that are reasoning."""
     untold: int = 0
-    """Replies whose tokens the endpoint did not tell."""
+    """Replies whose tokens the endpoint did not report."""
 
     @property
     def tokens(self) -> int:
@@ -62,7 +62,7 @@ class Spending:
             raise BudgetSpent(f"{self.cost:.4g} of {most:g} is spent")
 
     def pay(self, usage: Usage | None) -> None:
-        """Count a reply. Raises `ModelRefused` where there is a limit and the endpoint does not tell the tokens."""
+        """Count a reply. Raises `ModelRefused` if there is a limit and the endpoint does not report the tokens."""
         if usage is None:
             if self.budget.limits:
                 raise ModelRefused("the model's endpoint tells no usage: --max-tokens and --max-cost cannot be kept")

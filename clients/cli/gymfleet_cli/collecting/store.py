@@ -1,4 +1,4 @@
-"""The file of collected records: it only ever grows, and a record that stands in it is not made again."""
+"""The file of collected records: it only grows, and a record already in it is not made again."""
 
 import fcntl
 import os
@@ -20,18 +20,18 @@ _READ_AT_ONCE: Final = 1 << 16
 class RecordFile:
     """Records as lines of JSON, written by one process at a time.
 
-    Opening it reads all records that it has. A last line that was cut off, as a kill may leave it, is removed and
-    `mended` says so; any other damage is an error.
+    A cut-off last line, as a kill may leave it, is removed on opening, and `mended` says so; any other damage is an
+    error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mended = ""
-        """What was removed, in words; empty where nothing was."""
+        """A description of what was removed; empty if nothing was."""
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Raises `CliError` for a file that cannot be written, or that another process writes."""
+        """Open and lock the file. Raises `CliError` if it cannot be written, or another process writes it."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b")
@@ -56,13 +56,13 @@ class RecordFile:
             self._file.close()
 
     def records(self) -> Iterator[Record]:
-        """Yield what the file holds. Raises `DataError`, with the line."""
+        """Yield the records of the file. Raises `DataError`, with the line."""
         with self.path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_RECORD_BYTES + 1), b""), 1):
                 yield _record(line, f"{self.path}, line {number}")
 
     def append(self, record: Record) -> None:
-        """Write a record: after a kill it stands there whole, or as a last line that was cut off."""
+        """Write a record: after a kill it is there whole, or as a cut-off last line."""
         file = self._opened
         file.write(record.model_dump_json().encode() + b"\n")
         file.flush()
@@ -90,7 +90,7 @@ class RecordFile:
 
 
 def record_id(record: Record) -> str:
-    """Return what a record is called."""
+    """Return the id of a record."""
     return record.id if isinstance(record, Conversation) else record.trajectory.trajectory_id
 
 
@@ -109,7 +109,7 @@ def _record(line: bytes, place: str) -> Record:
 
 
 def _after_last_line(file: IO[bytes], end: int) -> int:
-    """Return where the bytes behind the last line break begin."""
+    """Return where the bytes after the last line break begin."""
     while end > 0:
         begin = max(0, end - _READ_AT_ONCE)
         file.seek(begin)

@@ -1,4 +1,4 @@
-"""`gymfleet data annotate`: stored episodes are scored by any components."""
+"""`gymfleet data annotate`: score stored episodes with any components."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ def annotate(
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests at once.")] = 2,
     timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="For one request.")] = 600.0,
 ) -> None:
-    """Score stored episodes and keep them, failed ones too, with their rewards. OUT's episodes are not scored again."""
+    """Score stored episodes, failed ones too, and keep them with their rewards; those in OUT are not scored again."""
     if not source.is_file():
         raise UsageProblem(f"there is no file {source}")
     if file.suffix != ".jsonl":

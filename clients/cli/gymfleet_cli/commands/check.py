@@ -1,4 +1,4 @@
-"""`gymfleet check FILE`: whether a plug-in keeps what its kind promises."""
+"""`gymfleet check FILE`: whether a plug-in keeps the promises of its kind."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ def check(
         str | None, typer.Option(help=f"One of {', '.join(KINDS)}. Default: what the file imports tells.")
     ] = None,
 ) -> None:
-    """Try what every plug-in of its kind promises. Exit code 0 when all holds, 1 when not, 2 when it cannot be used."""
+    """Test a plug-in against the promises of its kind. Exit code 0 if it keeps all, 1 if not, 2 if it is unusable."""
     if kind is not None and kind not in KINDS:
         raise UsageProblem(f"--kind {kind!r}: known are {', '.join(KINDS)}")
     found = kind or kind_of(reference)
@@ -32,7 +32,7 @@ def check(
 
 
 def _environment_is_sound(reference: str) -> bool:
-    """Serve it, and try the promises of its server."""
+    """Serve the environment, and test the promises of its server."""
     from gymfleet_cli.examination import AUTO, examine_server  # noqa: PLC0415 - a tenth of a second for all others
     from gymfleet_cli.gateway import temporary_server  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`gymfleet collect`: an agent behind a chat endpoint plays, and its episodes are kept."""
+"""`gymfleet collect`: let an agent behind a chat endpoint play, and keep its episodes."""
 
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -51,7 +51,7 @@ def collect(
     data: DataOption = None,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
-    """Let a model play episodes through a gateway and keep them. Episodes that OUT has are not played again."""
+    """Let a model play episodes through a gateway and keep them. Episodes already in OUT are not played again."""
     manner = Manner(
         model=model, format=reply_format or "", split=_split(split, held_out=held_out), level=level, seed=seed,
         temperature=temperature, max_reply_tokens=max_reply_tokens, max_turns=max_turns, form=_form(form),
@@ -74,7 +74,7 @@ def collect(
 
 
 def _split(given: str, *, held_out: bool) -> Split:
-    """Return the split. Raises `UsageProblem` for one that is for measuring, unless that is asked for."""
+    """Return the split. Raises `UsageProblem` for a split that is for measuring, unless `held_out` is set."""
     if given not in get_args(Split):
         raise UsageProblem(f"--split {given}: give {', '.join(get_args(Split))}")
     if given != "train" and not held_out:

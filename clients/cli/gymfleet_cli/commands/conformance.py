@@ -24,7 +24,7 @@ def conformance(
     list_checks: Annotated[bool, typer.Option("--list", help="Print the checks and try none.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="With --list: as Markdown.")] = False,
 ) -> None:
-    """Try a server's promises, one check each. Exit code 0 when every `must` holds, 1 when not, 2 without a server."""
+    """Test a server's promises, one check each. Exit code 0 if every `must` holds, 1 if not, 2 without a server."""
     from gymfleet_cli.examination import examine_server  # noqa: PLC0415 - a tenth of a second for all other commands
 
     conforms = examine_server(

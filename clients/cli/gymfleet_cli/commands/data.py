@@ -1,4 +1,4 @@
-"""`gymfleet data import` and `list`: benchmark files that the user supplies."""
+"""`gymfleet data import` and `list`: benchmark files supplied by the user."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def import_data(
 
 @app.command("list")
 def list_data() -> None:
-    """What was imported."""
+    """List the imported benchmark data."""
     home = data_home()
     names = sorted(path.name for path in home.glob("[a-z]*") if path.is_dir()) if home.is_dir() else []
     for name in names:
@@ -72,7 +72,7 @@ def list_data() -> None:
 
 
 def data_of(values: Iterable[str] | None) -> dict[str, Path]:
-    """Return the directories that `--data` names, by environment. Raises `UsageProblem`."""
+    """Return the directories named by `--data`, by environment. Raises `UsageProblem`."""
     try:
         return chosen(values or ())
     except FileNotFoundError as error:

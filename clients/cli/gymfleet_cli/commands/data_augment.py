@@ -1,4 +1,4 @@
-"""`gymfleet data augment`: more demonstrations of those that there are, each of which was played."""
+"""`gymfleet data augment`: make more demonstrations from existing ones, and play each."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,9 +40,9 @@ def augment(
     force: Annotated[bool, typer.Option("--force", help="Replace what exists.")] = False,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
-    """Change episodes, play each change in its environment, and keep what still solves the task.
+    """Change episodes, play each change in its environment, and keep those that still solve the task.
 
-    A command that was killed goes on where it was when it is given again.
+    Give a killed command again to go on where it was.
     """
     if output.exists() and not force:
         raise CliError(f"{output} exists; give another name, or --force to replace it")
@@ -81,7 +81,7 @@ def augment(
 
 
 def _line(made: Conversation | None, source: str) -> bytes | None:
-    """Return what is kept of a change that was played: nothing, unless it solved the task."""
+    """Return the line to keep of a change that was played: None unless it solved the task."""
     if made is None or not made.success:
         return None
     return made.model_copy(update={"source": source}).model_dump_json().encode() + b"\n"
@@ -104,7 +104,7 @@ def _plugins(
 
 
 def _read(path: Path) -> list[Trajectory]:
-    """Return the episodes of a file. Raises `DataError` for anything else in it, and for damage."""
+    """Return the episodes of a file. Raises `DataError` for any other record, and for damage."""
     converter = converter_of("gymfleet", table="EPISODES")
     found: list[Trajectory] = []
     for place, record in records(path):

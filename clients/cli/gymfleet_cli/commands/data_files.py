@@ -59,7 +59,7 @@ def convert(
     force: ForceOption = False,
     keep_going: KeepGoingOption = False,
 ) -> None:
-    """Make our records of somebody's files."""
+    """Convert files of another form to our records."""
     given, converter = _reader(source, option)
     form = _form(to, inputs, output, converter)
     told = {**_told("convert", source, given), "to": form}
@@ -81,7 +81,7 @@ def export(
     force: ForceOption = False,
     keep_going: KeepGoingOption = False,
 ) -> None:
-    """Make somebody's records of ours; what their form has no place for is counted by name."""
+    """Convert our records to another form; fields that the form has no place for are counted by name."""
     given, _ = _reader(source, option)
     target = {"use": to, **dict(map(one_option, to_option or ()))}
     if not _made(target, "--to").writes:
@@ -108,7 +108,7 @@ def split(
     force: ForceOption = False,
     keep_going: KeepGoingOption = False,
 ) -> None:
-    """Split records by a hash of what they are about: OUT.train.jsonl, OUT.validation.jsonl and so on."""
+    """Split records by a hash of their task or dialogue: OUT.train.jsonl, OUT.validation.jsonl and so on."""
     given, converter = _reader(source, option)
     shares = _shares(share or list(_SHARES))
     if by not in get_args(By):
@@ -143,7 +143,7 @@ def filter_files(
     force: ForceOption = False,
     keep_going: KeepGoingOption = False,
 ) -> None:
-    """Keep the records that all filters keep, each asked about what those before it kept."""
+    """Keep the records that all filters keep; each filter sees only those kept by the filters before it."""
     _, converter = _reader(source, from_option)
     options = options_of(option or (), example="length.max_replies=8")
     short = {name: Path(name).stem if name.endswith(".py") else name for name in names}
@@ -171,7 +171,7 @@ def inspect(
     workers: WorkersOption = WORKERS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Count what files hold: forms, environments, success, turns, lengths, and records that cannot be used."""
+    """Count the contents of files: forms, environments, success, turns, lengths, and unusable records."""
     given, _ = _reader(source, option)
     with DataDisplay("inspect") as display:
         counts = _carried_out(
@@ -222,7 +222,7 @@ def _made(given: Mapping[str, JsonValue], table: str) -> CheckedConverter:
 
 
 def _form(to: str | None, inputs: Sequence[Path], output: Path, converter: CheckedConverter) -> Form | None:
-    """Return the one form of what is written; a table has that of the first record unless another is told."""
+    """Return the one form to write; by default a table has that of the first record."""
     if to is not None:
         if to not in get_args(Form):
             raise UsageProblem(f"--to {to}: the forms are {', '.join(get_args(Form))}")
@@ -250,6 +250,6 @@ def _told(command: str, source: str, given: Mapping[str, JsonValue]) -> dict[str
 
 
 def _source(reference: str) -> str:
-    """Return a digest of a plug-in that is a file: one that changed makes other records."""
+    """Return a digest of a plug-in's file, or an empty string: a changed plug-in makes other records."""
     path = Path(reference)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""`gymfleet data dataproto`: episodes as a batch of verl's, and back."""
+"""`gymfleet data dataproto`: convert episodes to a verl batch, and back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def dataproto(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory, or a new .jsonl file of episodes.")],
     pad_token_id: Annotated[int, typer.Option(min=0, help="The token that fills up rows.")] = 0,
 ) -> None:
-    """Write episodes as a batch that verl's DataProto takes, without pickle; a directory is read back into a file."""
+    """Write episodes as a batch for verl's DataProto, without pickle; read a directory back into a file."""
     try:
         from gymfleet_kit.data import dataproto as kit  # noqa: PLC0415 - numpy is heavy, and not everybody has it
         from gymfleet_kit.data.reading import DataError  # noqa: PLC0415

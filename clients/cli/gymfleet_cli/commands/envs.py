@@ -1,4 +1,4 @@
-"""`gymfleet envs list` and `show`: what can be played."""
+"""`gymfleet envs list` and `show`: the environments that can be played."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ Url = Annotated[str | None, typer.Option("--url", help="A gateway or env server.
 
 @app.command("list")
 def list_environments(url: Url = None, data: DataOption = None, state_dir: StateDir = Path(".gymfleet")) -> None:
-    """A table of the environments that are served, or of gymfleet's own when nothing runs."""
+    """List the served environments, or gymfleet's own when nothing runs."""
     table = Table()
     for column in ("name", "version", "tasks from", "levels", "tasks", "can", "summary"):
         table.add_column(column, overflow="fold")
@@ -58,7 +58,7 @@ def show(
     data: DataOption = None,
     state_dir: StateDir = Path(".gymfleet"),
 ) -> None:
-    """One environment's own description."""
+    """Show an environment's own description."""
     with environment_api(name, url, data, state_dir) as (_, spec):
         out.print(_description(spec))
         out.print()
@@ -69,13 +69,13 @@ def show(
 def environment_api(
     name: str, url: str | None, data: list[str] | None, state_dir: Path
 ) -> Iterator[tuple[SyncGatewayClient, EnvironmentSpec]]:
-    """Yield a client of what serves the environment called `name`, and that environment's description."""
+    """Yield a client of the service that serves the environment `name`, and the environment's description."""
     with session_api(url, state_dir, (name,), data_of(data)) as client:
         yield client, find_spec(client, name)
 
 
 def find_spec(client: SyncGatewayClient, name: str) -> EnvironmentSpec:
-    """Return the environment called `name`; for a class or a file, return the only one that is served."""
+    """Return the environment called `name`; for a class or a file, return the only served one."""
     if ":" not in name and "/" not in name and not name.endswith(".py"):
         return client.environment(name)
     served = client.environments()

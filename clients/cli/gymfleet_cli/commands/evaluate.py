@@ -1,4 +1,4 @@
-"""`gymfleet eval`: success on held-out tasks, of a run's model or of a checkpoint."""
+"""`gymfleet eval`: measure the success of a run's model or a checkpoint on held-out tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ from gymfleet_cli.supervisor.plan import Plan
 from gymfleet_cli.supervisor.sweep import sweep
 
 _MODELS: Final = ("config.json", "adapter_config.json")
-"""One of them is in a model's directory, or in an adapter's."""
+"""A model's directory, or an adapter's, has one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to measure, by which recipe and for which run."""
+    """The checkpoint to measure, its recipe and its run."""
 
     recipe: Path
     run_dir: Path
@@ -92,8 +92,8 @@ def evaluate(
 ) -> None:
     """Measure success on held-out tasks, with a 95 % interval. A recipe stands for its run's last model.
 
-    Without --episodes it is measured as the recipe's last measurement is, or as the suite says. With --model-url a
-    model that another server has plays --env, or --suite.
+    Without --episodes, the number of tasks is that of the recipe's last measurement, or of the suite. With --model-url,
+    a model on another server plays --env, or --suite.
     """
     of_ours = {"TARGET": target, "--strategy": strategy, "--allocate": allocate, "--budget": budget,
                "--stages": stages, "--set": changes}  # fmt: skip
@@ -148,7 +148,7 @@ def _require_none(given: Mapping[str, object], reason: str) -> None:
 def _played_by(
     recipe: Recipe, strategies: Sequence[str], budget: Sequence[str], allocation: str | None
 ) -> dict[str, Recipe]:
-    """Return a recipe for each row of the comparison. All are checked: a misspelt option ends the command at once."""
+    """Return a recipe for each row of the comparison; all are checked, so a misspelt option fails at once."""
     found = {one: checked(recipe_by(recipe, one, budget), (), where="--strategy") for one in strategies}
     if allocation is not None:
         found[f"allocated,{allocation}"] = checked(recipe_allocated(recipe, allocation), (), where="--allocate")
@@ -168,9 +168,9 @@ def _compared(
 
 
 def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, ports_from: int | None) -> None:
-    """Measure what was not measured yet and print the table; one environment that fails does not stop the others.
+    """Measure what is not yet measured, and print the table; a failing environment does not stop the others.
 
-    Raises `CliError` after the table when some could not be measured.
+    Raises `CliError` after the table if some could not be measured.
     """
     state_dir = found.run_dir / RUN_STATE / "eval"
     recipes = {one.title: recipe_for(recipe, one, where=suite.name) for one in suite.environments}
@@ -202,7 +202,7 @@ def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, po
 
 
 def _suite_of(env: str | None, suite: Path | None, episodes: int | None) -> Suite:
-    """Return the environments that another server's model is measured on."""
+    """Return the environments on which to measure another server's model."""
     if suite is not None and env is None:
         return _with_episodes(load_suite(suite), episodes)
     if env is not None and suite is None:
@@ -227,7 +227,7 @@ def _measured(found: Target, recipe: Recipe, episodes: int | None, plan: Plan) -
 
 
 def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file: Path) -> Work:
-    """Return the trainer's command that measures, on so many tasks or else as the recipe says."""
+    """Return the trainer's command that measures, on `episodes` tasks or else as in the recipe."""
     initial = initial_model(recipe, found.run_dir)
     checkpoint = found.checkpoint or Path(initial)
     command = (
@@ -241,7 +241,7 @@ def measurement(found: Target, recipe: Recipe, episodes: int | None, result_file
         str(result_file),
         *(() if episodes is None else ("--num-tasks", str(episodes))),
     )
-    # An adapter is put beside the model that the run began with, which engines then load.
+    # For an adapter, engines load the model that the run began with; the adapter is put next to it.
     is_engines = found.checkpoint is not None and recipe.model.lora is None
     has_tokenizer = (checkpoint / "tokenizer.json").is_file()
     return Work(
@@ -293,6 +293,6 @@ def _home_of(target: Path) -> Path:
 
 
 def _newest(run_dir: Path) -> RunProgress | None:
-    """Read the latest progress, because the trainer measures in a scratch directory of its own."""
+    """Read the latest progress: the trainer measures in a scratch directory of its own."""
     found = [one for path in run_dir.glob(".eval-*") if (one := read_progress(path)) is not None]
     return max(found, key=lambda progress: progress.updated_at, default=None)

@@ -1,4 +1,4 @@
-"""`gymfleet events`: what happened in a run, in order."""
+"""`gymfleet events`: print the events of a run, in order."""
 
 import json
 import time
@@ -24,7 +24,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each, as in events.jsonl.")] = False,
 ) -> None:
-    """What happened in a run, in order."""
+    """Print the events of a run, in order."""
     try:
         path = RunFiles.open(run_dir).path
         while True:

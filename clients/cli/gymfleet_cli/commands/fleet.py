@@ -24,7 +24,7 @@ from gymfleet_cli.supervisor.supervisor import Supervisor
 from gymfleet_cli.supervisor.sweep import sweep
 
 DEFAULT_ENVIRONMENTS: Final = ("maze", "textcraft", "wordle", "babyai")
-"""The environments that `up` serves without `--env`: those that need no program besides Python."""
+"""The environments that `up` serves without `--env`: those that need only Python."""
 
 StateDir = Annotated[Path, typer.Option(help="Where the fleet's state and logs live.")]
 
@@ -85,7 +85,7 @@ def up(
 
 
 def start_waves(supervisor: Supervisor, waves: list[list[Service]]) -> None:
-    """Start the waves one after another, each when the previous one is ready, with a display."""
+    """Start the waves one after another, each once the previous one is ready, with a display."""
     with StartDisplay(err, lambda: supervisor.waiting) as display:
         for wave in waves:
             for service in wave:

@@ -32,7 +32,7 @@ def push_data(
     split: Annotated[str, typer.Option(help="What the table is called there.")] = "train",
     public: Public = False,
 ) -> None:
-    """Put records on the hub as a table, with a card by which `datasets.load_dataset` finds it."""
+    """Put records on the hub as a table, with a card that lets `datasets.load_dataset` find it."""
     if not file.is_file():
         raise UsageProblem(f"there is no file {file}")
     if _SPLIT.fullmatch(split) is None:
@@ -56,7 +56,7 @@ def push_data(
 
 
 def pull_data(repo: Repo, directory: Directory, revision: Revision = None, max_bytes: MaxBytes = 10 * 2**30) -> None:
-    """Fetch the tables and lines of a data set, and nothing else of it."""
+    """Fetch the table and line files of a data set, and nothing else."""
     _pull(repo, "dataset", directory, revision, max_bytes, lambda path: path.endswith(datasets.DATA_SUFFIXES))
 
 
@@ -78,7 +78,7 @@ def push_model(
 
 @app.command("pull")
 def pull_model(repo: Repo, directory: Directory, revision: Revision = None, max_bytes: MaxBytes = 200 * 2**30) -> None:
-    """Fetch a model: config, tokenizer and safetensors. Pickles and code are left where they are."""
+    """Fetch a model: config, tokenizer and safetensors. Pickles and code are not fetched."""
     _pull(repo, "model", directory, revision, max_bytes, models.is_wanted, models.check)
 
 
@@ -104,7 +104,7 @@ def _pull(
 
 
 def _require(repository: Repository, kind: RepoType, wanted: Sequence[RemoteFile]) -> None:
-    """Raise `CliError` where there is nothing to fetch."""
+    """Raise `CliError` if there is nothing to fetch."""
     if kind == "dataset" and not wanted:
         raise CliError(f"{repository.url} has no file of {', '.join(datasets.DATA_SUFFIXES)}")
     if kind == "model" and not any(one.path.endswith(models.WEIGHTS) for one in wanted):

@@ -27,9 +27,9 @@ def new(
     ] = None,
     key_id: Annotated[str | None, typer.Option("--id", help="Its name in the file. Default: a random one.")] = None,
 ) -> None:
-    """Print a new key on stdout, once, and on stderr what goes into the gateway's file of tenants.
+    """Print a new key on stdout, once, and on stderr the entry for the gateway's file of tenants.
 
-    The key is kept nowhere: the file holds its SHA-256 alone.
+    The key is stored nowhere: the file holds only its SHA-256.
     """
     if _TENANT.fullmatch(tenant) is None:
         raise UsageProblem("--tenant: a name is 1 to 64 of a-z, 0-9, _ and -, and begins with a letter or digit")

@@ -1,4 +1,4 @@
-"""`gymfleet new KIND NAME`: a plug-in that works, with its test, to be changed into another."""
+"""`gymfleet new KIND NAME`: make a working plug-in and its test, as a starting point for another."""
 
 import keyword
 import re
@@ -19,7 +19,7 @@ def new(
     name: Annotated[str, typer.Argument(help="Its name: a-z, 0-9 and _, a letter first.")],
     directory: Annotated[Path, typer.Option("--in", help="Where the files are made.")] = Path(),
 ) -> None:
-    """Write NAME.py, a plug-in that works as it is, and test_NAME.py."""
+    """Write NAME.py, a working plug-in, and test_NAME.py."""
     if kind not in KINDS:
         raise UsageProblem(f"{kind!r} is no kind of plug-in; known: {', '.join(KINDS)}")
     if _NAME.fullmatch(name) is None or keyword.iskeyword(name):

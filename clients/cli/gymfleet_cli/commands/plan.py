@@ -1,4 +1,4 @@
-"""`gymfleet plan`: what fits where, before anything is started."""
+"""`gymfleet plan`: show what fits where, before anything is started."""
 
 import json
 import subprocess
@@ -29,11 +29,11 @@ def plan(
         ),
     ] = None,
 ) -> None:
-    """Say what of a run lies where: weights, gradients, optimiser, activations, the engine's weights and its cache.
+    """Show a run's memory by device: weights, gradients, optimiser, activations, the engine's weights and its cache.
 
-    Nothing is started and no weights are read. What does not fit is said with what would help; the exit code is 2.
+    Nothing is started and no weights are read. If something does not fit, say what would help; the exit code is 2.
     """
-    # What episodes are played and rewarded by takes no memory of a GPU: the services that know it are not asked.
+    # Environments and rewards take no GPU memory, so the services that know them are not asked.
     found = json.loads(asked_of_trainer("plan", load_with_overrides(recipe, overrides or ()), "--gpus", gpus))
     _show(found)
     if found["faults"]:
@@ -41,13 +41,13 @@ def plan(
 
 
 def require_model(recipe: Recipe) -> None:
-    """Raise `UsageProblem` for a recipe that names a model which the trainer cannot compute."""
+    """Raise `UsageProblem` if the recipe names a model that the trainer cannot compute."""
     if recipe.model.path is not None:
         asked_of_trainer("examine", recipe)
 
 
 def asked_of_trainer(command: str, recipe: Recipe, *arguments: str) -> str:
-    """Return what a command of the trainer prints of a recipe. Raises `UsageProblem` or `CliError` with its reason."""
+    """Run a trainer command on a recipe and return its output. Raises `UsageProblem` or `CliError` with its reason."""
     with tempfile.TemporaryDirectory(prefix="gymfleet-") as place:
         file = Path(place) / "recipe.toml"
         file.write_text(to_toml(recipe), encoding="utf-8")
@@ -79,7 +79,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _merged(devices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return devices on which the same lies once, with all their names."""
+    """Merge devices with the same contents into one, with all their names."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for device in devices:
         parts = [process["parts"] for process in device["processes"]]

@@ -1,4 +1,4 @@
-"""`gymfleet envs play`: a person plays an episode."""
+"""`gymfleet envs play`: let a person play an episode."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gymfleet plugins list` and `show`: what can be named in a recipe, and which options it takes."""
+"""`gymfleet plugins list` and `show`: the plug-ins that a recipe can name, and their options."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ Kind = Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}. De
 
 @app.command("list")
 def list_plugins(kind: Kind = None) -> None:
-    """A table of the plug-ins that a recipe can name: those of gymfleet, and those that installed packages declare."""
+    """List the plug-ins that a recipe can name: gymfleet's own, and those that installed packages declare."""
     kinds = KINDS if kind is None else (_known(kind),)
     table = Table()
     for column in ("kind", "name", "summary"):
@@ -39,7 +39,7 @@ def show(
     kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
     reference: Annotated[str, typer.Argument(metavar="NAME", help="A name, package.module:Class or a .py file.")],
 ) -> None:
-    """What a plug-in is, and its options with their defaults."""
+    """Describe a plug-in, and its options with their defaults."""
     plugin = description(_known(kind), reference)
     out.print(plain(f"{kind} {reference}", "bold"))
     out.print(plain(plugin.summary))

@@ -24,14 +24,14 @@ def scale(
     recipe: Annotated[Path, typer.Argument(help="Recipe, a TOML file.")],
     form: Annotated[Form, typer.Option("--format", help="Arguments of docker compose up, or JSON.")] = Form.COMPOSE,
 ) -> None:
-    """Print how many replicas of each service a recipe wants: `docker compose up $(gymfleet scale RECIPE)`."""
+    """Print how many replicas of each service a recipe needs: `docker compose up $(gymfleet scale RECIPE)`."""
     wanted = replicas(load_with_overrides(recipe, ()))
     text = json.dumps(wanted) if form is Form.JSON else " ".join(f"--scale {name}={n}" for name, n in wanted.items())
     out.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def replicas(recipe: Recipe) -> dict[str, int]:
-    """Return the numbers of replicas by the names of the stack's services."""
+    """Return the numbers of replicas, by the stack's service names."""
     wanted = recipe.scale
     return {
         **{env_server_name(env.name): wanted.env_servers for env in recipe.environments},

@@ -1,4 +1,4 @@
-"""`gymfleet train`: everything that a run needs, from one command."""
+"""`gymfleet train`: everything a run needs, in one command."""
 
 import shlex
 import shutil
@@ -65,9 +65,9 @@ def train(
     level: Annotated[str | None, typer.Option(help="Without a recipe: a level of the environment.")] = None,
     ports_from: PortsOption = None,
 ) -> None:
-    """Train by a recipe: start all services, build the model, train, measure, report. Run again to resume.
+    """Train with a recipe: start all services, build the model, train, measure, report. Run again to resume.
 
-    Without a recipe, --env writes a complete one, shows it, keeps it in the run directory and trains by it.
+    Without a recipe, --env writes a complete one, shows it, keeps it in the run directory and trains with it.
     """
     changes = [*(overrides or ()), *(() if seed is None else (f"seed={seed}",))]
     asked = {"algorithm": algorithm, "model": model, "level": level}
@@ -131,7 +131,7 @@ def _work(work: Work, env: str | None, state_dir: Path, ports_from: int | None) 
 
 
 def is_finished(directory: Path, recipe: Recipe) -> bool:
-    """Return whether the run has its summary. Raises `UsageProblem` when the run belongs to another recipe."""
+    """Return whether the run has its summary. Raises `UsageProblem` if the run belongs to another recipe."""
     if not (directory / "summary.json").is_file():
         return False
     try:
@@ -146,14 +146,14 @@ def is_finished(directory: Path, recipe: Recipe) -> bool:
 
 
 def _alike(recipe: Recipe) -> Recipe:
-    """Return the recipe without how many run, and where, which may change between commands of the same run."""
+    """Return the recipe without its scale and placement, which may change between commands of the same run."""
     return recipe.model_copy(
         update={"scale": ScaleSection(), "trainer": TrainerSection(), "placement": PlacementSection()}
     )
 
 
 def clear_run(directory: Path) -> None:
-    """Delete everything in a run's directory except the lock that is held on it."""
+    """Delete everything in a run's directory except the lock held on it."""
     lock = directory / RUN_STATE / "lock"
     for entry in [*directory.iterdir(), *lock.parent.iterdir()]:
         if entry in (lock, lock.parent):

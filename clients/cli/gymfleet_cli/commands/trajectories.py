@@ -33,7 +33,7 @@ def list_trajectories(
     success: Success = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show at most.")] = 50,
 ) -> None:
-    """A table of episodes."""
+    """List episodes in a table."""
     table = Table()
     for column in ("stage", "id", "task", "status", "solved", "turns", "tokens", "reward"):
         table.add_column(column, overflow="fold")
@@ -55,7 +55,7 @@ def show(
     failed: Failed = False,
     success: Success = False,
 ) -> None:
-    """One episode, turn by turn."""
+    """Show one episode, turn by turn."""
     if trajectory_id is not None and (found := _by_id(run_dir, trajectory_id, stage)) is not None:
         _print_episode(*found)
         return
@@ -71,7 +71,7 @@ app.command("tree")(show_tree)
 
 
 def _by_id(run_dir: Path, ending: str, stage: str | None) -> tuple[str, ScoredTrajectory] | None:
-    """Return the stage and the episode, without reading those before it; None if the run's events do not know it."""
+    """Return an episode and its stage, without reading those before it; None if the run's events do not list it."""
     try:
         found = find_episode(RunFiles.open(run_dir).path, ending)
     except RunDataError as error:

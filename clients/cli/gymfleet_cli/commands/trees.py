@@ -1,4 +1,4 @@
-"""`gymfleet trajectories tree`: the search that a group was played as."""
+"""`gymfleet trajectories tree`: show the search of a group that was played as one."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def show_tree(
     group_id: Annotated[str | None, typer.Argument(help="Group id, or its end. Default: the first.")] = None,
     stage: Annotated[str | None, typer.Option(help="Only searches of this stage, such as reinforce.")] = None,
 ) -> None:
-    """One search: every node that its strategy reached, those that it rejected too."""
+    """Show one search: every node that its strategy reached, including those it rejected."""
     for tree in _select(run_dir, stage):
         if group_id is None or tree.group_id.endswith(group_id):
             _print(tree)

@@ -1,1 +1,1 @@
-"""Hugging Face's hub: data and checkpoints are pushed there, and fetched as what they are, files of strangers."""
+"""Hugging Face's hub: push data and checkpoints there, and fetch them as untrusted files from strangers."""

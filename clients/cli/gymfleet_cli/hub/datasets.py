@@ -1,4 +1,4 @@
-"""Records as a data set of the hub: tables that `datasets.load_dataset` finds, and a card that says what they are."""
+"""Records as a data set on the hub: tables that `datasets.load_dataset` finds, and a card that describes them."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 256
 
 @dataclass(slots=True)
 class Counts:
-    """What stands on the card."""
+    """The counts on the card."""
 
     form: Form | None = None
     num_records: int = 0
@@ -75,7 +75,7 @@ def write_table(source: Path, table: Path) -> Counts:
 
 
 def other_splits(paths: Sequence[str]) -> list[str]:
-    """Return the splits of which a repository has a table."""
+    """Return the splits for which a repository has a table."""
     return [found[1] for path in paths if (found := _TABLE.fullmatch(path)) is not None]
 
 
@@ -110,5 +110,5 @@ def _records(source: Path) -> Iterator[DataRecord]:
 
 
 def _short(kind: str) -> str:
-    """Return a type, without the parts of a structure."""
+    """Return a type without the fields of its structures."""
     return re.sub(r"struct<.*>", "struct", kind).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Checkpoints on the hub: config, tokenizer and safetensors; nothing that would be run when it is loaded."""
+"""Checkpoints on the hub: config, tokenizer and safetensors; nothing that would run when loaded."""
 
 import json
 import struct
@@ -14,19 +14,19 @@ _NAMES: Final = frozenset({"merges.txt", "vocab.txt", "chat_template.jinja", "to
 _SUFFIXES: Final = (WEIGHTS, ".json")
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_HEADER_BYTES: Final = 100_000_000
-"""That of the safetensors library."""
+"""The limit of the safetensors library."""
 _MAX_JSON_BYTES: Final = 1 << 28
 
 
 def is_wanted(path: str) -> bool:
-    """Return whether a file of a model's directory is one that an engine or a trainer loads."""
+    """Return whether an engine or a trainer loads this file of a model's directory."""
     return "/" not in path and (path in _NAMES or path.endswith(_SUFFIXES))
 
 
 def model_files(target: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files of a run's last model, a checkpoint or a model directory, and those that are left out.
+    """Return the files of a run's last model, a checkpoint or a model directory, and those left out.
 
-    Raises `UsageProblem` where there is no model, or none with safetensors.
+    Raises `UsageProblem` if there is no model, or none with safetensors.
     """
     if not target.is_dir():
         raise UsageProblem(f"there is no run, checkpoint or model directory at {target}")
@@ -53,7 +53,7 @@ def card(name: str, files: Sequence[Path]) -> str:
 
 
 def check(directory: Path) -> None:
-    """Raise `CliError` for a fetched model whose files are not what their names say, or that names code of its own."""
+    """Raise `CliError` if files of a fetched model are not what their names say, or name code of the model's own."""
     for path in sorted(directory.rglob("*")):
         if path.suffix == WEIGHTS:
             _check_weights(path)

@@ -1,8 +1,8 @@
-"""One repository of the hub: what is put there, and what may come from there.
+"""One repository of the hub: pushing files to it, and fetching only allowed files from it.
 
-The hub is the one at `HF_ENDPOINT`. The token is that of `HF_TOKEN`, or of the file that `hf auth login` writes; it is
-sent to the hub and shown nowhere. What is fetched was written by anybody: only files of the kinds that are asked for,
-under names that stay in the directory, and no more bytes than are allowed.
+The hub is the one at `HF_ENDPOINT`. The token is that in `HF_TOKEN`, or in the file that `hf auth login` writes; it is
+sent to the hub and shown nowhere. Anybody may have written the files there, so only files of the requested kinds are
+fetched, under names that stay in the directory, and no more bytes than allowed.
 """
 
 import os
@@ -33,7 +33,7 @@ class Repository:
     """A repository, by its id `OWNER/NAME`."""
 
     def __init__(self, repo_id: str, repo_type: RepoType) -> None:
-        """Raises `UsageProblem` for a name that is none, `CliError` where the package is missing."""
+        """Raises `UsageProblem` for an invalid name, `CliError` if the package is missing."""
         try:
             import huggingface_hub  # noqa: PLC0415 - not everybody has it, and it takes long to import
             from huggingface_hub.utils._validators import validate_repo_id  # noqa: PLC0415
@@ -60,9 +60,9 @@ class Repository:
         return f"{self._api.endpoint}/{place}{self._id}"
 
     def push(self, files: Mapping[str, Path | bytes], *, private: bool, message: str) -> str:
-        """Make the repository where it does not exist, put files into it in one commit, return the commit's id.
+        """Make the repository if it does not exist, put files into it in one commit, and return the commit's id.
 
-        Raises `CliError`, also where it is to be private, and exists and is not.
+        Raises `CliError`, also if `private` is set and the repository exists but is public.
         """
         operations = [
             self._hub.CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))
@@ -79,7 +79,7 @@ class Repository:
         return self._called(push)
 
     def files(self, revision: str | None) -> tuple[str, list[RemoteFile]]:
-        """Return the commit that a revision is, and its files. Raises `CliError` for names that lead elsewhere."""
+        """Return the commit of a revision, and its files. Raises `CliError` for names that lead out of a directory."""
 
         def files() -> tuple[str, list[RemoteFile]]:
             info: Any = self._api.repo_info(self._id, repo_type=self._type, revision=revision, files_metadata=True)
@@ -94,7 +94,7 @@ class Repository:
         return commit, found
 
     def paths(self) -> list[str]:
-        """Return the names of its files, none where there is no such repository yet. Raises `CliError`."""
+        """Return the names of its files; none if the repository does not exist yet. Raises `CliError`."""
 
         def paths() -> list[str]:
             try:
@@ -114,9 +114,9 @@ class Repository:
         max_bytes: int,
         check: Callable[[Path], None],
     ) -> None:
-        """Put files of a commit into a new directory, where `check` raises nothing of them.
+        """Put files of a commit into a new directory, unless `check` raises an error for them.
 
-        Raises `CliError`; then there is no directory.
+        Raises `CliError`; then the directory is not made.
         """
         if (total := sum(one.size_bytes for one in wanted)) > max_bytes:
             raise CliError(f"{self.url}: {len(wanted)} files have {total:,} bytes; --max-bytes allows {max_bytes:,}")
@@ -142,7 +142,7 @@ class Repository:
             raise CliError(f"{self.url}: {one.path} has {size:,} bytes, and was said to have {one.size_bytes:,}")
 
     def _called(self, call: Callable[[], T]) -> T:
-        """Return what the hub answers. Raises `CliError`, in which no token stands."""
+        """Return the hub's answer. Raises `CliError`, which contains no token."""
         try:
             return call()
         except (self._hub.errors.HfHubHTTPError, self._hub.errors.LocalEntryNotFoundError, ValueError) as error:
@@ -156,7 +156,7 @@ class Repository:
 
 
 def require_inside(path: str) -> None:
-    """Raise `CliError` for the name of a file that could lead out of the directory that it is put into."""
+    """Raise `CliError` for a file name that could lead out of the target directory."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or "\\" in path or ":" in path or ".." in parts or not path.isprintable():
         raise CliError(f"the hub lists a file under the name {path[:100]!r}, which could lead out of its directory")

@@ -1,4 +1,4 @@
-"""Geometry of the charts: which value lies on which pixel. The template draws them, the style sheet colours them."""
+"""Geometry of the charts: the pixel of each value. The template draws them, the style sheet colours them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value; values outside of the range are put on the edge."""
+        """Return the pixel of a value; values outside the range are put on the edge."""
         low, high, value = (math.log10(v) if self.log else v for v in (self.low, self.high, self._inside(value)))
         share = (value - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 2)
@@ -53,21 +53,21 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A chart in values; a call of an axis gives the pixel of a value."""
+    """A chart in values; calling an axis gives the pixel of a value."""
 
     width: ClassVar[int] = WIDTH
     height: ClassVar[int] = HEIGHT
 
     title: str
     description: str
-    """What a screen reader says beside the title."""
+    """Text for screen readers, in addition to the title."""
     x: Axis
     y: Axis
     x_label: str
     x_ticks: Sequence[float]
     y_ticks: Mapping[float, str]
     lines: Mapping[str, Sequence[Point]]
-    """By the class that gives them their colour."""
+    """Points of each line, by the CSS class that colours it."""
     dots: Sequence[Dot] = ()
     tolerance: float | None = None
 
@@ -106,7 +106,7 @@ def power_ticks(low: float, high: float) -> dict[float, str]:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of each value and of up to `window - 1` values before it."""
+    """Return, for each value, the mean of it and up to `window - 1` values before it."""
     return [sum(part) / len(part) for i in range(len(values)) if (part := values[max(0, i - window + 1) : i + 1])]
 
 

@@ -37,7 +37,7 @@ class Success(_Line):
 
 
 class Measurement(Success):
-    """One measurement: a stage's, or one on the way through a stage that trains."""
+    """One measurement: a stage of its own, or an intermediate one of a stage that trains."""
 
     name: str
     mean_score: float
@@ -45,7 +45,7 @@ class Measurement(Success):
     seconds: float = 0.0
     spent: TaskCost | None = None
     environments: dict[str, Success] = {}
-    """By title, where there are several."""
+    """Success by environment title, if there are several."""
 
 
 class RlStep(_Line):
@@ -61,7 +61,7 @@ class RlStep(_Line):
 
 
 class Publish(_Line):
-    """One publish of weights, and how closely engine and trainer agreed."""
+    """One publish of weights, with the parity of engine and trainer."""
 
     version: int
     parity_mean_abs: float
@@ -70,14 +70,14 @@ class Publish(_Line):
 
 
 class Calibrated(_Line):
-    """The tolerance of parity that the first batch has set."""
+    """The parity tolerance set by the first batch."""
 
     tolerance: float
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same held-out task, before and after."""
+    """Episodes of the same held-out task, before and after."""
 
     before: ScoredTrajectory
     after: ScoredTrajectory
@@ -96,9 +96,9 @@ class RunData:
     stages: tuple[LeftByStage, ...]
     measurements: tuple[Measurement, ...]
     before: Measurement | None
-    """The first that a stage made, if it is not the only one."""
+    """The first measurement made by a stage, unless it is the only one."""
     after: Measurement | None
-    """The last that a stage made."""
+    """The last measurement made by a stage."""
     steps: tuple[RlStep, ...]
     publishes: tuple[Publish, ...]
     pairs: tuple[Pair, ...]
@@ -144,7 +144,7 @@ class RunData:
 
 
 def _tolerance(files: RunFiles, recipe: Recipe | None) -> float | None:
-    """Return the recipe's tolerance, or the one that the run came to; before its first batch the one until then."""
+    """Return the recipe's tolerance, or the one the run calibrated; before its first batch, the ceiling."""
     if recipe is None:
         return None
     if (given := recipe.publish.parity_tolerance) != "auto":
@@ -178,14 +178,14 @@ def _described(env: EnvironmentSection) -> str:
 def _first_and_last(
     stages: Sequence[LeftByStage], measurements: Sequence[Measurement]
 ) -> tuple[Measurement | None, Measurement | None]:
-    """Return the first and the last measurement that is a stage of its own; the only one is the last."""
+    """Return the first and the last measurement that is a stage of its own; a single one counts as the last."""
     by_name = {one.name: one for one in measurements}
     made = [by_name[stage.name] for stage in stages if stage.name in by_name]
     return made[0] if len(made) > 1 else None, made[-1] if made else None
 
 
 def _pairs(files: RunFiles, before: str, after: str) -> tuple[Pair, ...]:
-    """Return tasks played before and after: first those that were learned, then those that were not."""
+    """Return tasks played before and after, the learned ones first."""
     earlier, later = _first_by_task(files, before), _first_by_task(files, after)
     pairs = [Pair(earlier[task], later[task]) for task in earlier if task in later]
 

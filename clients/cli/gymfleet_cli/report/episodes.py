@@ -1,4 +1,4 @@
-"""Texts of episodes as the page shows them. They come from models and environments: the template escapes them."""
+"""Texts of episodes for the page. They come from models and environments, so the template escapes them."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ _MAX_CHARS: Final = 2000
 
 
 def faults(turn: Turn) -> list[str]:
-    """Return what was wrong with a reply."""
+    """Return the faults of a reply."""
     return ["not in the format"] * (not turn.format_valid) + ["action not understood"] * (not turn.action_valid)
 
 
 def visible(text: str) -> str:
-    """Return the beginning of a text, with replacement characters for those that cannot be seen."""
+    """Return the beginning of a text, with replacement characters for invisible ones."""
     cut = text.strip()
     if len(cut) > _MAX_CHARS:
         cut = f"{cut[:_MAX_CHARS]} … ({len(cut) - _MAX_CHARS} characters more)"

@@ -1,4 +1,4 @@
-"""The page itself: what its template shows of a run."""
+"""The page itself: the data that its template shows."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ REPORT_FILE: Final = "report.html"
 _SCALARS: Final = (str, int, float, bool)
 _MACHINE: Final = frozenset({"hardware", "software", "inference"})
 _ELSEWHERE: Final = _MACHINE | {"stages", "environments", "evals", "counts"}
-"""Parts of the summary that another section shows, or that repeat it in detail."""
+"""Parts of the summary that are shown in another section, or that repeat one in detail."""
 
 
 def write_report(run_dir: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The charts of a run: how success rose, and how closely trainer and engine agreed."""
+"""The charts of a run: its success, and the parity of trainer and engine."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from gymfleet_cli.report.charts import Dot, Plot, log_bounds, power_ticks, round
 from gymfleet_cli.report.data import RunData
 
 SMOOTHING: Final = 5
-"""Steps whose mean is the smooth line."""
+"""Number of steps averaged for the smooth line."""
 
 
 def learning_curve(data: RunData) -> Plot | None:
-    """Success of the training batches and on held-out tasks; None before either was measured."""
+    """Plot success of the training batches and on held-out tasks; None before either was measured."""
     numbers = [float(step.step) for step in data.steps]
     if not numbers and not data.measurements:
         return None
@@ -35,7 +35,7 @@ def learning_curve(data: RunData) -> Plot | None:
 
 
 def parity(data: RunData) -> Plot | None:
-    """Difference in log-probability at each publish; None before the first."""
+    """Plot the difference in log-probability at each publish; None before the first."""
     if not data.publishes:
         return None
     points = [(float(number), one.parity_mean_abs) for number, one in enumerate(data.publishes, start=1)]

@@ -1,7 +1,7 @@
-"""Searches as the page draws them: which nodes of a tree, and where each lies.
+"""The layout of searches on the page: the nodes of a tree to draw, and their positions.
 
-A node is a row below its parent, further in by its depth; the chosen path comes before all others. The texts of
-actions come from models: the template escapes them.
+A node is a row below its parent, indented by its depth; the chosen path comes before all others. The texts of actions
+come from models, so the template escapes them.
 """
 
 from collections import defaultdict
@@ -16,21 +16,21 @@ from gymfleet_contracts.trajectory import AGENT
 from gymfleet_cli.run_directory import RunFiles
 
 MAX_DRAWN: Final = 200
-"""Nodes of a tree beside those that lead to the first end that was chosen."""
+"""The most nodes of a tree to draw, in addition to those that lead to the first chosen end."""
 _MAX_SEARCHES: Final = 3
 _TREES_READ: Final = 20
 _ROW: Final = 22
 _INDENT: Final = 18
 _MAX_LABEL: Final = 70
 _CHAR: Final = 8
-"""Pixels of a character at the most, for the width of the drawing."""
+"""The most pixels of a character, for the width of the drawing."""
 
 Way = Literal["chosen", "handed-in", "rejected", "pruned", "inner"]
-"""What became of a node: it leads to an end that was chosen for how it ended; to one that was handed in otherwise; it
-is another end; it was left while its episode could have gone on; or others follow it."""
+"""The outcome of a node: it leads to an end chosen for its result; it leads to an end that became a sample otherwise;
+it is another end; it was left although its episode could have gone on; or other nodes follow it."""
 
 _ORDER: Final[Mapping[Way | None, int]] = {"chosen": 0, "handed-in": 1, None: 2}
-"""Of nodes that lead to what was handed in, and of others."""
+"""The order of nodes: those that lead to samples, then the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Row:
     way: Way
     at: tuple[int, int]
     below: tuple[int, int] | None
-    """Where its parent lies; None for the root of an episode."""
+    """The position of its parent; None for the root of an episode."""
     label: str
     facts: str
     worth: float | None
-    """The node's value between the lowest and the highest of the tree, in [0, 1]; None without one."""
+    """The node's value scaled to [0, 1] between the tree's lowest and highest; None without a value."""
     num_hidden: int
-    """Nodes that follow it at once and are not drawn."""
+    """Direct children that are not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Drawing:
     width: int
     height: int
     num_left_out: int
-    """Nodes that are not drawn, those without a record too."""
+    """Nodes that are not drawn, including those without a record."""
 
 
 def drawings(files: RunFiles) -> tuple[Drawing, ...]:
-    """Return a search of the first stage that left some, and of the last two: of each the largest of its first.
+    """Return one search each of the first stage with searches and of the last two: the largest of a stage's first.
 
     Raises `RunDataError` for a damaged record.
     """
@@ -80,7 +80,7 @@ def drawings(files: RunFiles) -> tuple[Drawing, ...]:
 
 
 def drawn(stage: str, tree: SearchTree) -> Drawing:
-    """Lay a search out."""
+    """Lay out a search."""
     by_id = {node.id: node for node in tree.nodes}
     on_the_way = _on_the_way(tree, by_id)
     children: defaultdict[str | None, list[SearchNode]] = defaultdict(list)
@@ -110,7 +110,7 @@ def drawn(stage: str, tree: SearchTree) -> Drawing:
 
 
 def _on_the_way(tree: SearchTree, by_id: dict[str, SearchNode]) -> dict[str, Way]:
-    """Return the nodes that lead to what was handed in, the chosen first."""
+    """Return the nodes that lead to samples, chosen ones first."""
     found: dict[str, Way] = {}
     ways: tuple[tuple[Way, bool], ...] = (("chosen", True), ("handed-in", False))
     for way, selected in ways:
@@ -122,7 +122,7 @@ def _on_the_way(tree: SearchTree, by_id: dict[str, SearchNode]) -> dict[str, Way
 
 
 def _up(node: SearchNode, by_id: dict[str, SearchNode]) -> Iterator[SearchNode]:
-    """Yield a node and those above it."""
+    """Yield a node and its ancestors."""
     one: SearchNode | None = node
     while one is not None:
         yield one
@@ -130,8 +130,8 @@ def _up(node: SearchNode, by_id: dict[str, SearchNode]) -> Iterator[SearchNode]:
 
 
 def _kept(tree: SearchTree, by_id: dict[str, SearchNode], on_the_way: dict[str, Way]) -> set[str]:
-    """Return the nodes that are drawn: those to the first end that was chosen, then to the others that were handed in,
-    then what was visited most or valued highest.
+    """Return the nodes to draw: those that lead to the first chosen end, then to the other samples, then the most
+    visited or highest valued.
     """
     ends = sorted((node for node in tree.nodes if node.samples), key=lambda node: not node.selected)
     kept = {one.id for end in ends[:1] for one in _up(end, by_id)}

@@ -10,7 +10,7 @@ class FleetError(Exception):
 
 
 class PortInUse(FleetError):
-    """Another process listens where a service should."""
+    """Another process listens on the port meant for a service."""
 
     exit_code = 2
 

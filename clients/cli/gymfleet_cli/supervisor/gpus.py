@@ -1,4 +1,4 @@
-"""The GPUs of this machine as `nvidia-smi` lists them, and who uses them."""
+"""The GPUs of this machine as listed by `nvidia-smi`, and the processes that use them."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pids` are the processes that compute on it, where the driver tells them."""
+    """One GPU. `pids` are the processes that compute on it, if the driver reports them."""
 
     index: int
     used_mib: int
@@ -26,9 +26,9 @@ class Gpu:
 
 
 def visible_gpus() -> dict[int, Gpu]:
-    """Return the GPUs that processes started from here may use, by number; none where there is no driver.
+    """Return the GPUs that processes started from here may use, by number; none without a driver.
 
-    Raises `FleetError` if the driver's command fails, or answers what it never answers.
+    Raises `FleetError` if the driver's command fails, or answers in an unknown form.
     """
     if shutil.which(_COMMAND) is None:
         return {}
@@ -46,7 +46,7 @@ def visible_gpus() -> dict[int, Gpu]:
 
 
 def _allowed(index: int, uuid: str) -> bool:
-    """Return whether the user's own `CUDA_VISIBLE_DEVICES`, in numbers or beginnings of UUIDs, leaves a GPU."""
+    """Return whether the user's own `CUDA_VISIBLE_DEVICES`, by number or prefix of a UUID, allows a GPU."""
     if (given := os.environ.get(VISIBLE)) is None:
         return True
     names = [name.strip() for name in given.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""Which GPUs the trainer and the engines of a local run get, checked before anything is started."""
+"""The GPUs of a local run's trainer and engines, checked before anything is started."""
 
 import itertools
 import os
@@ -13,13 +13,13 @@ from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.supervisor.gpus import ORDER, VISIBLE, Gpu, visible_gpus
 
 IN_USE_MIB: Final = 1024
-"""What a driver and a desktop hold of a GPU that nobody computes on stays below this."""
+"""A driver and a desktop use less memory than this on a GPU without computation."""
 _RAY_CLUSTER: Final = "RAY_ADDRESS"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """GPUs by number. None leaves what a process sees as it is, and no GPU hides all of them."""
+    """GPUs by number. None leaves unchanged which GPUs a process sees; an empty tuple hides all of them."""
 
     trainer: tuple[int, ...] | None = None
     engines: tuple[int, ...] | None = None
@@ -39,12 +39,12 @@ def _only(gpus: tuple[int, ...]) -> dict[str, str]:
 
 
 def placement_of(recipe: Recipe) -> Placement:
-    """Return where a run's processes go. Raises `UsageProblem` for what cannot be or is in use, `FleetError`."""
+    """Return the placement of a run. Raises `UsageProblem` if it is impossible or a GPU is in use, and `FleetError`."""
     return _placed(recipe.placement, _num_workers(recipe), _num_engines(recipe))
 
 
 def placement_of_engine() -> Placement:
-    """Return where the engine of `gymfleet up` goes. Raises as `placement_of`."""
+    """Return the placement of the engine of `gymfleet up`. Raises as `placement_of`."""
     return _placed(PlacementSection(), 0, 1)
 
 
@@ -74,7 +74,7 @@ def _placed(section: PlacementSection, num_workers: int, num_engines: int) -> Pl
 
 
 def _trainers(section: PlacementSection, there: Mapping[int, Gpu], count: int) -> tuple[int, ...]:
-    """Return the first GPUs that no engine was given by name."""
+    """Return the first GPUs that are not assigned to engines by name."""
     free = [gpu for gpu in sorted(there) if section.colocated or gpu not in (section.engines or ())]
     if len(free) < count:
         raise UsageProblem(
@@ -87,7 +87,7 @@ def _trainers(section: PlacementSection, there: Mapping[int, Gpu], count: int) -
 def _engines(
     section: PlacementSection, there: Mapping[int, Gpu], trainer: tuple[int, ...], count: int
 ) -> tuple[int, ...]:
-    """Return GPUs that the trainer has not, or those that it has if they are shared."""
+    """Return GPUs that the trainer does not have, or the trainer's own if they are shared."""
     if section.colocated and trainer:
         return tuple(itertools.islice(itertools.cycle(trainer), count))
     free = [gpu for gpu in sorted(there) if gpu not in trainer]

@@ -1,7 +1,7 @@
 """The local fleet: the command and the settings of each service.
 
-Settings are environment variables; every variable that is set here is a field of the
-service's own settings model, which refuses names that it does not know.
+Settings are environment variables; every variable set here is a field of the service's
+own settings model, which refuses unknown names.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ OPTIONS_VARIABLE = "GYMFLEET_ENV_OPTIONS"
 DATA_VARIABLE = "GYMFLEET_ENV_DATA"
 """Directories of benchmark files, by environment, as JSON."""
 MODELS_VARIABLE = "GYMFLEET_ENV_MODELS"
-"""Who answers for the models that environments ask, by environment, as JSON."""
+"""Endpoints for the models that environments ask, by environment, as JSON."""
 REWARD_MODELS_VARIABLE = "GYMFLEET_REWARD_MODELS"
 """Reward models, by name, as JSON."""
 ENGINE_START_TIMEOUT_S = 600.0
-"""The timeout is long because vLLM first loads and may compile its kernels."""
+"""The timeout is long because vLLM first loads, and may compile, its kernels."""
 ONE_OF_EACH = ScaleSection()
 
 
@@ -69,7 +69,7 @@ def replica_names(name: str, count: int) -> list[str]:
 
 
 def service_names(envs: Sequence[str], scale: ScaleSection = ONE_OF_EACH) -> list[str]:
-    """Return all services with ports in the order of `--ports-from`: the first of each, then the others."""
+    """Return all services with ports, in the order of `--ports-from`: the first replica of each, then the others."""
     counts = {GATEWAY: scale.gateways, ROLLOUT: scale.rollouts, REWARD: scale.rewards, TRAINER: 1}
     first = [*counts, *(env_server_name(env) for env in envs)]
     return first + [more for name in first for more in replica_names(name, counts.get(name, scale.env_servers))[1:]]
@@ -97,9 +97,9 @@ class Plan:
     options: Mapping[str, Mapping[str, Mapping[str, JsonValue]]] = field(default_factory=dict)
     """The value of `OPTIONS_VARIABLE` for each of `envs`."""
     components: tuple[str, ...] = ()
-    """References of components, beside names, that requests may use."""
+    """References of components that requests may use in addition to named ones."""
     reward_models: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Tables of reward models, by name, beside those of the user's own variable."""
+    """Tables of reward models, by name, in addition to those of the user's own variable."""
     scale: ScaleSection = ONE_OF_EACH
     """The number of processes of each service."""
     placement: Placement = field(default_factory=Placement)
@@ -112,7 +112,7 @@ class Plan:
     def _seal_keys(self) -> tuple[str, str]:
         """Return the private key of the reward services and the public one: the same whenever a run is resumed.
 
-        They are empty where the package for it is missing, which is installed with the reward service.
+        They are empty if the package for it, which is installed with the reward service, is missing.
         """
         if importlib.util.find_spec("cryptography") is None:
             return "", ""
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Return the keys of all services that ask for one. The gateway asks for none: it serves this machine."""
+        """Return the keys of all services that require one. The gateway requires none: it serves this machine only."""
         return {service: self.key(service) for service in (ENV_SERVER, REWARD, ROLLOUT, TRAINER)}
 
     def redis(self) -> Service:
@@ -161,7 +161,7 @@ class Plan:
         )
 
     def _data_of(self, envs: Sequence[str]) -> dict[str, str]:
-        """Return each server's own data, as with options. Raises `FleetError` for data of an environment not served."""
+        """Return a server's own part of the data. Raises `FleetError` for data of an environment not served."""
         inherited = _inherited(DATA_VARIABLE, '{"webshop": "DIRECTORY"}')
         data = {**inherited, **{env: str(path) for env, path in self.data.items()}}
         if unserved := sorted(env for env in data if not self._serves(self.envs, env)):
@@ -185,16 +185,16 @@ class Plan:
         return {MODELS_VARIABLE: json.dumps({env: told for env, told in models.items() if self._serves(envs, env)})}
 
     def _options_of(self, envs: Sequence[str]) -> dict[str, str]:
-        """Return a server's own options: it refuses others', so the user's own variable is not passed on."""
+        """Return a server's own options: it refuses those of others, so the user's own variable is not passed on."""
         options = {name: given for env in envs for name, given in self.options.get(env, {}).items()}
         return {OPTIONS_VARIABLE: json.dumps(options)} if options or OPTIONS_VARIABLE in os.environ else {}
 
     def _serves(self, envs: Sequence[str], name: str) -> bool:
-        """Return whether a server of `envs` hosts the environment; a file or class does not tell its name."""
+        """Return whether a server of `envs` hosts the environment; the reference of a file or class lacks its name."""
         return name in envs or len(self.envs) == 1
 
     def gateways(self) -> list[Service]:
-        """Return gateways that route to all env servers. All callers but further rollout services use the first."""
+        """Return gateways that route to all env servers. Only further rollout services use others than the first."""
         return [self._gateway(name) for name in replica_names(GATEWAY, self.scale.gateways)]
 
     def _gateway(self, name: str) -> Service:
@@ -228,7 +228,7 @@ class Plan:
         return Service(name=name, argv=(console_script("gymfleet-reward"),), port=self.ports[name], env=env)
 
     def rollouts(self, model: str | None, *recipe: str) -> list[Service]:
-        """Return services that play with a model; a recipe, as arguments, says how and, without `model`, which."""
+        """Return services that play with a model; arguments give the recipe and, without `model`, its model."""
         gateways = itertools.cycle(self.gateways())
         names = replica_names(ROLLOUT, self.scale.rollouts)
         return [
@@ -280,7 +280,7 @@ class Plan:
 
 
 def inherited_models() -> dict[str, JsonValue]:
-    """Return the user's own reward models, by name. Raises `FleetError` for what is no JSON table."""
+    """Return the user's own reward models, by name. Raises `FleetError` unless they are a JSON table."""
     return _inherited(REWARD_MODELS_VARIABLE, '{"helpful": {"kind": "embedded", "path": "DIRECTORY"}}')
 
 
@@ -294,10 +294,10 @@ def _inherited(variable: str, form: str) -> dict[str, JsonValue]:
 
 
 def _shared_cores() -> dict[str, str]:
-    """Return settings that make OpenMP threads sleep soon instead of spinning while they wait for each other.
+    """Return settings that make OpenMP threads sleep soon, instead of spinning, while they wait for each other.
 
     Engine and trainer share the machine's cores with each other and with everything else
-    that runs there. A spinning thread keeps the thread that it waits for from running, and an
-    update becomes ten times slower.
+    that runs there. A spinning thread keeps the thread that it waits for from running, and
+    an update becomes ten times slower.
     """
     return {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}

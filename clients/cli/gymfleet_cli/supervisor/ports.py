@@ -14,11 +14,11 @@ _OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports on which nobody listens now.
+    """Return `count` different ports on which no process listens now.
 
-    They are below those that the kernel gives to outgoing connections: a service listens some seconds later, and any
-    connection of another process might have taken its port by then. They are random, so that fleets that start at the
-    same time meet on none.
+    They are below those that the kernel gives to outgoing connections: a service listens some seconds later, and a
+    connection of another process might take its port before that. They are random, so that fleets that start at the
+    same time do not collide.
     """
     ports: set[int] = set()
     while len(ports) < count:
@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _first_outgoing() -> int:
-    """Return the lowest port of outgoing connections, or Linux' default where that is not told or leaves no room."""
+    """Return the lowest port of outgoing connections, or Linux's default if that is unknown or leaves no room."""
     usual = 32_768
     told = int(_OUTGOING.read_text(encoding="ascii").split()[0]) if _OUTGOING.exists() else usual
     return told if told > 2 * _LOWEST else usual

@@ -1,7 +1,7 @@
 """Process groups: their members, how to end them, and the guard that ends them when their owner dies.
 
 This file uses only the standard library, because the guard runs it as a script in a bare interpreter. psutil would not
-do for the rest either: it has no sessions, and its start times, which `fleet.json` would keep, move with the clock.
+do for the rest either: it has no sessions, and its start times, which `fleet.json` would keep, shift with the clock.
 """
 
 import os
@@ -28,7 +28,7 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Read a process's stat; None when there is no such process, or only its exit status is left."""
+    """Read a process's stat; None if there is no such process, or only its exit status is left."""
     try:
         # The command's name is in parentheses and may contain anything, even parentheses and spaces.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -54,9 +54,9 @@ def _never() -> bool:
 
 
 def stop_groups(leaders: Iterable[int], *, grace_s: float, hurry: Callable[[], bool] = _never) -> None:
-    """Send SIGTERM to each leader, which ends its children in order; after `grace_s` send SIGKILL to all that is left.
+    """Send SIGTERM to each leader, which ends its children in order; after `grace_s`, SIGKILL all that are left.
 
-    `hurry` is called repeatedly: once it returns true, nothing is waited for.
+    `hurry` is called repeatedly; once it returns true, stop waiting.
     """
     waiting = set(leaders)
     for leader in waiting:
@@ -65,7 +65,7 @@ def stop_groups(leaders: Iterable[int], *, grace_s: float, hurry: Callable[[], b
     while waiting:
         late = time.monotonic() >= deadline or hurry()
         for leader in sorted(waiting):
-            # Nobody else ends children that outlived their leader.
+            # Nothing else ends children that outlived their leader.
             if process_stat(leader) is None or late:
                 left = members(leader)
                 for pid in left:

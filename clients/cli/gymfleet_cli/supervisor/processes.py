@@ -1,4 +1,4 @@
-"""Start a child in a process session of its own, which dies with this process or outlives it."""
+"""Start a child in its own process session, which dies with this process or outlives it."""
 
 import os
 import signal

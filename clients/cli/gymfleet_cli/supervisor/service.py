@@ -1,4 +1,4 @@
-"""One service: its command, its settings, its address, and how to tell that it is ready."""
+"""One service: its command, settings, address and readiness."""
 
 import json
 import socket
@@ -19,12 +19,12 @@ _PROBE_TIMEOUT_S: Final = 2.0
 _MAX_REASON_CHARS: Final = 300
 _TAIL_BYTES: Final = 64 * 1024
 _POINTERS: Final = "For further information visit"
-"""How pydantic ends what it says of a fault."""
+"""The end of pydantic's message about a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service to run. `probe` is `none` for a command that does its work and ends; Redis has a socket and no port."""
+    """A service to run. `probe` is `none` for a command that works and ends; Redis has a socket instead of a port."""
 
     name: str
     argv: tuple[str, ...]
@@ -41,7 +41,7 @@ class Service:
 
 
 def console_script(name: str) -> str:
-    """Return the command installed next to this interpreter; without a PATH search, no other installation is used."""
+    """Return the command installed next to this interpreter; it is not looked up on PATH, so the installation fits."""
     script = Path(sys.executable).with_name(name)
     if not script.exists():
         raise FleetError(f"{name} is not installed next to {sys.executable}; install gymfleet[all]")
@@ -49,13 +49,13 @@ def console_script(name: str) -> str:
 
 
 def reason_of(program: str, done: "subprocess.CompletedProcess[str]") -> str:
-    """Return what one of our commands said of its failure: the last line of its standard error."""
+    """Return the reason that one of our commands gave for its failure: the last line of its standard error."""
     lines = done.stderr.strip().splitlines() or [f"{program} ended with code {done.returncode}"]
     return lines[-1].removeprefix("error: ")
 
 
 def unready_reason(probe: str, url: str) -> str | None:
-    """Ask once whether the service is ready; return None if it is, else what it answered instead."""
+    """Ask once whether the service is ready; return None if it is, else its answer."""
     if probe == "redis":
         return _redis_reason(unquote(urlsplit(url).path))
     try:
@@ -83,9 +83,9 @@ def _redis_reason(path: str) -> str | None:
 
 
 def last_log_line(log: Path, offset: int = 0) -> str:
-    """Return the last error written after `offset` in readable form, else the last line; of a traceback its error.
+    """Return the last error written after `offset` in readable form, else the last line; for a traceback, its error.
 
-    What libraries print while a process ends tells nothing of why it did.
+    Lines that libraries print while a process ends do not say why it ended.
     """
     try:
         with log.open("rb") as file:

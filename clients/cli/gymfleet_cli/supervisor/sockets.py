@@ -1,4 +1,4 @@
-"""The socket of the fleet's Redis: beside its data, or elsewhere where that path is too long for a socket."""
+"""The socket of the fleet's Redis: next to its data, or elsewhere if that path is too long for a socket."""
 
 import hashlib
 import os
@@ -11,11 +11,11 @@ from typing import Final
 from gymfleet_cli.supervisor.errors import FleetError
 
 _MAX_BYTES: Final = 107
-"""The longest path of a socket on Linux."""
+"""The longest socket path on Linux."""
 
 
 def socket_path(directory: Path) -> Path:
-    """Return a path that is short enough for the Redis whose data is in `directory`; it is always the same."""
+    """Return a short enough socket path for the Redis with its data in `directory`; it is always the same."""
     beside = directory / "redis.sock"
     if len(os.fsencode(beside)) <= _MAX_BYTES:
         return beside
@@ -27,7 +27,7 @@ def socket_path(directory: Path) -> Path:
 
 
 def _own_directory() -> Path:
-    """Return a directory that nobody else may enter. Raises `FleetError` when another user made it."""
+    """Return a directory that nobody else may enter. Raises `FleetError` if another user made it."""
     directory = Path(tempfile.gettempdir()) / f"gymfleet-{os.getuid()}"
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""`fleet.json`: which processes run, where they listen, and their secrets. Only its owner can read it."""
+"""`fleet.json`: the running processes, their addresses and secrets. Only its owner can read it."""
 
 import os
 import tempfile
@@ -25,7 +25,7 @@ class ProcessId(_Record):
 
     @property
     def alive(self) -> bool:
-        """Whether exactly this process still runs."""
+        """Whether this very process still runs."""
         stat = process_stat(self.pid)
         return stat is not None and stat.started_ticks == self.started_ticks
 
@@ -56,7 +56,7 @@ class FleetState(_Record):
     run_dir: str | None = None
     gateway_secret: str = ""
     keys: dict[str, str] = {}
-    """The keys to send to services, as `Authorization: Bearer <key>`, by the service's name."""
+    """The keys to send to services, as `Authorization: Bearer <key>`, by service name."""
     services: tuple[ServiceRecord, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class FleetState(_Record):
 
 
 def read_state(directory: Path) -> FleetState | None:
-    """Read the state; None when nothing was started in `directory`."""
+    """Read the state; None if nothing was started in `directory`."""
     path = directory / FLEET_FILE
     try:
         return FleetState.model_validate_json(path.read_bytes())

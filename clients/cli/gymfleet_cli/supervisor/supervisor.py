@@ -44,7 +44,7 @@ class _Running:
 
 
 class Supervisor:
-    """The services of one fleet. It is not for use by several threads.
+    """The services of one fleet. Not for use by several threads.
 
     Args:
         directory: where `fleet.json` and `logs/` live.
@@ -91,7 +91,7 @@ class Supervisor:
 
     @property
     def waiting(self) -> dict[str, str | None]:
-        """Return each service's name and what it still waits for; None when it was seen ready."""
+        """Return what each service is still waiting for, by name; None once it was ready."""
         return {name: None if one.ready else one.waits_for for name, one in self._running.items()}
 
     def start(self, service: Service) -> None:
@@ -101,7 +101,7 @@ class Supervisor:
         self._write()
 
     def wait_ready(self, names: Iterable[str], watch: Watcher = lambda: None) -> None:
-        """Wait until every named service answers that it is ready. Raises `ServiceFailed` for the first that cannot."""
+        """Wait until every named service answers that it is ready. Raises `ServiceFailed` for the first that fails."""
         started = time.monotonic()
         names = list(names)
         while pending := [self._running[name] for name in names if not self._running[name].ready]:
@@ -120,9 +120,9 @@ class Supervisor:
     def run(self, task: Service, watch: Watcher = lambda: None) -> None:
         """Run a command that ends by itself, and watch over the services meanwhile.
 
-        A command that a signal killed, or that gave up soon after a service that it
-        used had died, is started again, as often as a service. Raises
-        `ServiceFailed` with the last log line when it fails for another reason.
+        A command that was killed by a signal, or failed soon after a service had
+        died, is started again, as often as a service. Raises `ServiceFailed` with
+        the last log line if it fails for another reason.
         """
         self.start(task)
         while True:
@@ -173,7 +173,7 @@ class Supervisor:
         forget_state(self._directory)
 
     def _stop_all(self, wave: Sequence[_Running]) -> None:
-        # A reaped process's number may belong to another by now, unless children still hold its session.
+        # A reaped process's number may now belong to another process, unless children still hold its session.
         leaders = [one.process.pid for one in reversed(wave) if one.process.poll() is None or members(one.process.pid)]
         stop_groups(leaders, grace_s=self._grace_s, hurry=self._interrupts.insisted)
         for one in wave:
@@ -210,7 +210,7 @@ class Supervisor:
         one.restarts.append(now)
 
     def _sweep(self, one: _Running) -> None:
-        """End the processes that a dead service left behind: its workers have nobody to talk to."""
+        """End the processes that a dead service left behind: its workers have no parent to talk to."""
         leader = one.process.pid
         if members(leader):
             stop_groups([leader], grace_s=0)
@@ -246,7 +246,7 @@ class Supervisor:
 
 
 def identity(pid: int) -> ProcessId:
-    """Return pid and start time; for a process that is already gone, start time 0, which matches nothing."""
+    """Return the pid and start time; for a process that is already gone, start time 0, which matches nothing."""
     stat = process_stat(pid)
     return ProcessId(pid=pid, started_ticks=0 if stat is None else stat.started_ticks)
 

@@ -1,4 +1,4 @@
-"""The end of a fleet that another command started, whatever is left of it."""
+"""Ending a fleet that another command started, or whatever is left of it."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def sweep(directory: Path) -> int:
         return 0
     left = [service for service in state.services if service.process.left_behind]
     if state.owner is not None and state.owner.alive:
-        # The owner would restart what is stopped here; when asked to end, it stops its services itself.
+        # The owner would restart services stopped here; when asked to end, it stops them itself.
         _end(state.owner)
     for stores in (False, True):
         wave = [

@@ -1,1 +1,1 @@
-"""AgentGym's promises, as its own clients rely on them."""
+"""AgentGym's promises, as far as its own clients rely on them."""

@@ -1,4 +1,4 @@
-"""AgentGym's promises: ids, resets, steps and the forms that its clients read."""
+"""Checks of AgentGym's promises: ids, resets, steps and the forms that its clients read."""
 
 import asyncio
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The common part of AgentGym's checks: its ids, and calls that succeed only with status 200."""
+"""The common part of AgentGym's checks: ids, and calls that succeed only with status 200."""
 
 import math
 from contextlib import suppress
@@ -31,14 +31,14 @@ class AgentGymTarget(Target):
         self._created: list[Any] = []
 
     async def release(self) -> None:
-        """Close every id, where the dialect has a way to do so."""
+        """Close every id, if the dialect has a way to do so."""
         if self.wire.closes or self.wire.tries_close:
             for number in self._created:
                 with suppress(httpx.HTTPError):
                     await self.post("/close", {self.wire.id_key: number})
 
     async def post(self, path: str, body: Any) -> httpx.Response:
-        """Make a call as the clients make it."""
+        """Make a call as the clients do."""
         return await self.server.request("POST", path, **({} if body is None else {"json": body}))
 
     async def create(self) -> Any:
@@ -71,7 +71,7 @@ class AgentGymTarget(Target):
         return await self.post("/step", {self.wire.id_key: number, "action": action})
 
     async def step(self, number: Any, action: str = DULL) -> dict[str, Any]:
-        """Step and return a result with the fields that the client reads. Raises `Failed`."""
+        """Take a step; return its result, checked to have the fields that the client reads. Raises `Failed`."""
         body = decoded(await self.try_step(number, action))
         require(isinstance(body, dict), f"saw {excerpt(body)}; an object would be right")
         require(isinstance(body.get(self.wire.seen), str), f"no {self.wire.seen} in {excerpt(body)}")
@@ -82,7 +82,7 @@ class AgentGymTarget(Target):
         return result
 
     async def play(self, number: Any, *actions: str) -> list[dict[str, Any]]:
-        """Return the results of `actions` up to the episode's end: some have only one step. Raises `Failed`."""
+        """Return the results of `actions` up to the episode's end; some episodes have one step. Raises `Failed`."""
         results: list[dict[str, Any]] = []
         for action in actions:
             results.append(await self.step(number, action))
@@ -96,7 +96,7 @@ class AgentGymTarget(Target):
         return isinstance(body, dict) and bool(body.get(self.wire.done))
 
     async def until_done(self, number: Any) -> None:
-        """Repeat nonsense until the episode ends. Raises `NotApplicable` when it does not."""
+        """Repeat nonsense until the episode ends. Raises `NotApplicable` if it does not."""
         for _ in range(_MAX_TURNS):
             if (await self.step(number))[self.wire.done]:
                 return

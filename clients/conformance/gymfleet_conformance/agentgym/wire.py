@@ -1,4 +1,4 @@
-"""AgentGym's servers, one protocol in fifteen dialects: what its clients send, and what they read."""
+"""AgentGym's servers, one protocol in fifteen dialects: the messages that its clients send and read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ def _key(name: str) -> Callable[[Any], Any]:
 
 
 def _described(body: Any) -> Any:
-    """Join the task and the room as sciworld's client does; None where one is missing."""
+    """Join the task and the room as sciworld's client does; return None if one is missing."""
     parts = [_key(name)(body) for name in ("task_description", "observation")]
     return "\n".join(parts) if all(isinstance(part, str) for part in parts) else None
 
@@ -42,15 +42,16 @@ class Wire:
     seen: str = "observation"
     done: str = "done"
     closes: bool = False
-    """Whether the server has a `/close`. The client calls it on some others too, whose answers are their own."""
+    """Whether the server has a `/close`. The client also calls it on some servers without one, which answer as they
+    like."""
     tries_close: bool = False
     tells_errors: bool = True
-    """Whether a mistake of the client is status 200 with `{"error"}`; otherwise it is a 5xx."""
+    """Whether the answer to a client's mistake is status 200 with `{"error"}`; otherwise it is a 5xx."""
     refuses_after_done: bool = True
     score: bool = False
     """Whether the client takes `score` as the reward."""
     shows_task: bool = False
-    """Whether `GET /observation` shows the first observation at any time, and not the last one."""
+    """Whether `GET /observation` always shows the first observation instead of the last one."""
     vocabulary: bool = False
     starts_at_create: bool = False
 

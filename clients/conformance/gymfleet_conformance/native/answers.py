@@ -1,4 +1,4 @@
-"""The things that the agent must not get: the answer, and the expert outside of training."""
+"""Things that the agent must not get: the answer, and the expert outside training."""
 
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Request bodies that no good client sends: each gets a 4xx problem, and the service goes on."""
+"""Request bodies that no proper client sends: each gets a 4xx problem, and the service goes on."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -115,7 +115,7 @@ class _Leaving(Exception):
 
 @asynccontextmanager
 async def _costs_no_turn(target: NativeTarget) -> AsyncIterator[str]:
-    """Open a session, which must not have taken a step at the end."""
+    """Open a session; require at the end that it has taken no step."""
     session_id = (await target.open()).session_id
     yield session_id
     require((await target.get(session_id)).index == 0, "a refused body was counted as a step")

@@ -1,4 +1,4 @@
-"""What an environment may declare beyond playing: keys of its states, and the actions that are possible now."""
+"""What an environment may declare beyond play: keys of its states, and the actions possible now."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A socket of `WS /v1/stream`, frame by frame, with wrong frames too, which no client of ours would send."""
+"""A socket of `WS /v1/stream`, frame by frame, including wrong frames that none of our clients would send."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from gymfleet_conformance.server_under_test import Failed, excerpt, require
 
 UNREADABLE: Final = -1
-"""The id of an answer to a frame whose own id could not be read."""
+"""The id of the answer to a frame whose own id could not be read."""
 _ANSWER_S: Final = 8.0
 _decode: Final = msgspec.msgpack.Decoder(ReplyFrame | list[ReplyFrame]).decode
 Adopt = Callable[..., None]

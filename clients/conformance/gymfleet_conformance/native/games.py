@@ -1,4 +1,4 @@
-"""Games: each player sees and plays a seat of its own, in its turn. A gateway gives seats; an env server has none."""
+"""Games: each player sees and plays its own seat, in its turn. A gateway gives out seats; an env server has none."""
 
 from http import HTTPStatus
 from typing import Final
@@ -26,7 +26,7 @@ _SEATS: Final = (Need.SEATS,)
 
 
 async def _opened(target: NativeTarget, task_index: int = 0) -> tuple[Session, dict[str, str]]:
-    """Open a game and return it with its seats' session ids. Raises `NotApplicable` where nobody gives seats."""
+    """Open a game and return it with its seats' session ids. Raises `NotApplicable` if the server gives no seats."""
     game = await target.open(task_index=task_index)
     response = await target.call("POST", game.session_id, "/seats")
     if _unknown_route(response.status_code, game, await target.get(game.session_id)):
@@ -35,7 +35,7 @@ async def _opened(target: NativeTarget, task_index: int = 0) -> tuple[Session, d
 
 
 def _unknown_route(status: int, game: Session, now: Session) -> bool:
-    """Whether a call is not there, as against a session that is not."""
+    """Return whether the call does not exist, rather than the session."""
     return status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED) and now.task == game.task
 
 
@@ -53,7 +53,7 @@ async def _mover(target: NativeTarget, game: Session) -> str:
 
 
 async def _move(target: NativeTarget, game: Session) -> str:
-    """Return an action for whoever is to move: one that is listed, so that the game is won."""
+    """Return an action for the player to move: a listed one, so that the game is won."""
     if target.spec.capabilities.admissible_actions:
         listed = read(AdmissibleActions, await target.call("GET", game.session_id, "/actions")).actions
         require(bool(listed), "no action is listed in a game that is not over")

@@ -1,9 +1,9 @@
 """Leases: granted as asked, kept while touched, reaped in time.
 
-Each verdict allows for a slow client: a session counts as alive too long only by a
-request that was sent after the limit, and as dead too early only by an answer that
-came before the lease's end. When the machine was too busy to test a lease, the
-check is repeated with a longer one.
+Each verdict allows for a slow client: a session counts as alive too long only if a
+request sent after the limit finds it, and as dead too early only if the answer came
+before the lease's end. If the machine was too busy to test a lease, the check is
+repeated with a longer one.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _DEADLINE_S: Final = 40.0
 
 
 class _TooSlow(Exception):
-    """The client missed its own moment, so nothing was learnt."""
+    """The client missed its own deadline, so nothing was learnt."""
 
 
 @SUITE.must("leases.granted-as-asked")
@@ -140,7 +140,7 @@ async def _renewed(target: NativeTarget, session_id: str, body: dict[str, Any]) 
 
 
 async def _kept_by(target: NativeTarget, touch: Callable[[str, int, float], Awaitable[None]]) -> None:
-    """Touch a session every 0.6 leases; it must still live when it would have expired untouched."""
+    """Touch a session every 0.6 leases; it must still live after it would have expired untouched."""
 
     async def once(lease_s: float) -> None:
         last_sent = time.monotonic()
@@ -160,7 +160,7 @@ async def _kept_by(target: NativeTarget, touch: Callable[[str, int, float], Awai
 
 
 async def _patiently(once: Callable[[float], Awaitable[None]], *, retry_failures: bool = False) -> None:
-    """Retry with longer and longer leases if the client was too slow (or, where a tenth of it is short, failed)."""
+    """Retry with longer leases if the client was too slow or, where a tenth of the lease is short, if it failed."""
     for lease_s in _LEASES_S:
         try:
             await once(lease_s)

@@ -278,7 +278,7 @@ async def close_frees_slot(target: NativeTarget) -> None:
 
 
 def _common(ids: list[str]) -> int:
-    """Return the number of characters with which all ids begin."""
+    """Return the length of the ids' common prefix."""
     differing = (place for place, letters in enumerate(zip(*ids, strict=False)) if len(set(letters)) > 1)
     return next(differing, min(map(len, ids)))
 

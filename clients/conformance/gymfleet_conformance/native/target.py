@@ -42,7 +42,7 @@ NO_SEATS: Final[Kind] = (409, problems.NO_SEATS)
 FORBIDDEN: Final[Kind] = (403, problems.FORBIDDEN)
 NO_ACTIONS: Final[Kind] = (409, problems.ACTIONS_UNAVAILABLE)
 DULL: Final = "look"
-"""An action that an environment probably does not understand: it takes a turn and seldom ends an episode."""
+"""An action that an environment probably does not understand; it takes a turn and seldom ends an episode."""
 MAX_PLAYED_TURNS: Final = 300
 _TASKS_TRIED: Final = 12
 M = TypeVar("M", bound=BaseModel)
@@ -58,11 +58,11 @@ class NativeTarget(Target):
 
     @property
     def repeatable(self) -> bool:
-        """Whether the same actions lead to the same episode again; a model that is asked may reply differently."""
+        """Whether the same actions lead to the same episode again; a model asked twice may reply differently."""
         return self.spec.capabilities.deterministic and not self.spec.models
 
     def lacks(self, need: str) -> str | None:
-        """Return why a check does not apply, by what the environment declares about itself."""
+        """Return why a check does not apply, according to the environment's own declaration."""
         can = self.spec.capabilities
         missing = {
             Need.DETERMINISTIC: not self.repeatable,
@@ -92,7 +92,7 @@ class NativeTarget(Target):
         return await self.server.request(method, f"/v1/sessions/{session_id}{tail}", **options)
 
     async def try_open(self, **fields: Any) -> httpx.Response:
-        """Send `POST /v1/sessions` for this environment: task 0 of the train split unless the fields say otherwise."""
+        """Send `POST /v1/sessions` for this environment; by default for task 0 of the train split."""
         body = {"env": self.env, **({} if "task_id" in fields else {"task_index": 0}), **fields}
         response = await self.server.request("POST", "/v1/sessions", json=body)
         self._remember(response)
@@ -134,7 +134,7 @@ class NativeTarget(Target):
         require(response.status_code == 204, f"closing answered {shown(response)}; 204 would be right")
 
     async def move(self, session_id: str) -> str:
-        """Return an action that changes something: the expert's, where there is one."""
+        """Return an action that changes something: the expert's, if there is one."""
         if self.spec.capabilities.expert:
             response = await self.call("GET", session_id, "/expert")
             if response.status_code == 200:
@@ -162,9 +162,9 @@ class NativeTarget(Target):
         return results
 
     async def started(self, steps: int = 1, task_index: int = 0) -> tuple[Session, list[tuple[str, StepResult]]]:
-        """Return a session after `steps` moves whose episode is not over: the first such task from `task_index` on.
+        """Return a session after `steps` moves with its episode not over, of the first such task from `task_index` on.
 
-        Raises `NotApplicable` when all tasks of a sample are over by then.
+        Raises `NotApplicable` if all tasks of a sample are over after these moves.
         """
         count = self.spec.splits.get("train", 0)
         for index in range(task_index, max(min(task_index + _TASKS_TRIED, count), task_index + 1)):
@@ -175,7 +175,7 @@ class NativeTarget(Target):
         raise NotApplicable(f"no episode of {_TASKS_TRIED} tasks goes on after {steps} moves")
 
     def same(self, one: StepResult, other: StepResult) -> bool:
-        """Return whether results are equal, leaving out texts where the environment says that they differ."""
+        """Return whether results are equal, leaving out texts if the environment declares that they may differ."""
         unlike = {"info"} if self.spec.capabilities.stable_observations else {"info", "observation"}
         return one.model_dump(exclude=unlike) == other.model_dump(exclude=unlike)
 
@@ -247,7 +247,7 @@ def problem_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def sound(result: StepResult, index: int) -> None:
-    """Require index, reward and score to be as the contract says. Raises `Failed`."""
+    """Require index, reward and score to match the contract. Raises `Failed`."""
     require(result.index == index, f"step {index} was answered with index {result.index}")
     require(math.isfinite(result.reward), f"reward {result.reward} of step {index}; a finite number would be right")
     require(0 <= result.score <= 1, f"score {result.score} of step {index}; between 0 and 1 would be right")

@@ -1,1 +1,1 @@
-"""OpenEnv's promises, as its own clients rely on them."""
+"""OpenEnv's promises, as far as its own clients rely on them."""

@@ -1,4 +1,4 @@
-"""OpenEnv's socket: one connection, one episode; errors are told and survived."""
+"""OpenEnv's socket: one connection, one episode; errors are reported and survived."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -254,13 +254,13 @@ async def mcp_frame(target: OpenEnvTarget) -> None:
 
 
 def _shown(body: dict[str, Any]) -> dict[str, Any]:
-    """Return what the agent gets, without metadata, which may name the session."""
+    """Return the part of an answer that the agent gets, without metadata, which may name the session."""
     observation = {name: value for name, value in body["observation"].items() if name != "metadata"}
     return {"observation": observation, "reward": body.get("reward"), "done": body["done"]}
 
 
 async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -> None:
-    """Send `text` in the middle of an episode, which must give an error and leave the episode where it was."""
+    """Send `text` in the middle of an episode; require an error, and the episode to stay where it was."""
     async with target.begun() as episode:
         before = await episode.state()
         try:
@@ -275,7 +275,7 @@ async def _survives(target: OpenEnvTarget, text: str, code: str | None = None) -
 
 @asynccontextmanager
 async def _others_go_on(target: OpenEnvTarget) -> AsyncIterator[Episode]:
-    """Begin an episode whose socket may be closed inside; another, begun before, must take a step after it."""
+    """Begin an episode whose socket may close in the block; another, begun before, must take a step afterwards."""
     action = await target.action()
     async with target.begun() as other:
         with suppress(websockets.ConnectionClosed):

@@ -24,7 +24,7 @@ class Episode:
         self.socket = socket
 
     async def send(self, kind: str, data: Any = None) -> None:
-        """Send one request; `data` is left out when it is None."""
+        """Send one request; `data` is left out if it is None."""
         await self.socket.send(json.dumps({"type": kind} if data is None else {"type": kind, "data": data}))
 
     async def answer(self) -> tuple[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ SUITE: Final[Suite[OpenEnvTarget]] = Suite(Protocol.OPENENV)
 
 
 def at_site(server: ServerUnderTest) -> OpenEnvTarget:
-    """Return the target of a URL: the protocol has one environment per URL, and no name for it."""
+    """Return the target of a URL: the protocol has one environment per URL, without a name."""
     return OpenEnvTarget(server, "")
 
 

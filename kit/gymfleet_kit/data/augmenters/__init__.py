@@ -1,1 +1,1 @@
-"""The augmenters that come with gymfleet, a module each."""
+"""The augmenters that come with gymfleet, one per module."""

@@ -1,4 +1,4 @@
-"""What augmenters that insert actions share: which there are to insert."""
+"""The common part of augmenters that insert actions: the actions to insert."""
 
 import random
 from abc import abstractmethod
@@ -13,24 +13,24 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from gymfleet_kit.data.augmenter import Augmenter, AugmenterOptions, move_of
 
 _MOST_ACTIONS: Final = 1000
-"""Of an environment that are remembered: the first ones."""
+"""The most actions to remember of an environment: the first ones."""
 
 
 class InsertOptions(AugmenterOptions):
-    """What is inserted, and how often."""
+    """The actions to insert, and how often."""
 
     actions: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = ()
-    """The actions to draw from, where they suit; without any, all that the environment understood in these episodes."""
+    """The actions to draw from, as far as they suit; by default all that the environment understood in the episodes."""
     copies: PositiveInt = 2
     """Proposals per episode."""
     turns: PositiveInt = 1
-    """Actions that are inserted into each."""
+    """Actions inserted into each proposal."""
     seed: NonNegativeInt = 0
-    """With the episode's id it decides what is drawn."""
+    """Determines the draws, together with the episode's id."""
 
 
 class Pool:
-    """The actions that each environment understood in the episodes that were noted."""
+    """The actions that each environment understood in the noted episodes."""
 
     def __init__(self) -> None:
         self._actions: dict[str, dict[str, None]] = defaultdict(dict)
@@ -43,7 +43,7 @@ class Pool:
                 actions[turn.action] = None
 
     def of(self, env: str, wanted: Sequence[str]) -> list[str]:
-        """Return the actions of an environment, or those of them that are wanted."""
+        """Return the actions of an environment, or the wanted ones among them."""
         known = self._actions.get(env, {})
         return [action for action in (wanted or known) if action in known]
 
@@ -59,11 +59,11 @@ class Inserting(Augmenter[OptionsT]):
         self._pool = Pool()
 
     def note(self, episode: Trajectory) -> None:
-        """Remember what the environment understands."""
+        """Remember the actions that the environment understands."""
         self._pool.note(episode)
 
     def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
-        """Yield copies of the moves with others among them."""
+        """Yield copies of the moves with others inserted."""
         moves = moves_of(episode)
         known = self._pool.of(episode.task.env, self.options.actions)
         for copy in range(self.options.copies):
@@ -77,17 +77,17 @@ class Inserting(Augmenter[OptionsT]):
 
     @abstractmethod
     def instead(self, move: Move, other: str) -> list[Move]:
-        """Return what is done in place of a move, given another action that the environment understands."""
+        """Return the moves to make in place of a move, given another action that the environment understands."""
 
 
 def moves_of(episode: Trajectory) -> list[Move]:
-    """Return what was done, without replies that had no action."""
+    """Return the moves of an episode, without replies that had no action."""
     return [move for turn in episode.turns if (move := move_of(turn)) is not None]
 
 
 def places(
     moves: Sequence[Move], options: InsertOptions, copy: int, episode: Trajectory
 ) -> tuple[random.Random, set[int]]:
-    """Return what draws for a copy of an episode, and before which of its moves something is inserted."""
+    """Return the random generator for a copy of an episode, and the moves before which something is inserted."""
     draw = random.Random(f"{options.seed}/{episode.trajectory_id}/{copy}")
     return draw, set(draw.sample(range(len(moves)), min(options.turns, len(moves))))

@@ -6,14 +6,14 @@ from gymfleet_kit.data.augmenters._pool import Inserting, InsertOptions
 
 
 class DistractorOptions(InsertOptions):
-    """What is inserted; `actions = ["look", "inventory"]` suits environments that have them."""
+    """The actions to insert; `actions = ["look", "inventory"]` suits environments that have them."""
 
     thought: str = "I take a look at where I am."
-    """What is thought of the action that is inserted."""
+    """The thought for an inserted action."""
 
 
 class Distractor(Inserting[DistractorOptions]):
-    """Insert actions that the environment understood elsewhere, then go on; the replay shows what they spoil."""
+    """Insert actions that the environment understood elsewhere, then go on; the replay shows whether they spoil it."""
 
     Options = DistractorOptions
 

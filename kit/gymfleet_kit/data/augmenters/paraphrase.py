@@ -42,20 +42,20 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Next,": ("Then,", "After that,"),
     "Now": ("At this point", "By now"),
 }
-"""Phrases, and what may stand in their place."""
+"""Phrases, and their possible replacements."""
 
 
 class ParaphraseOptions(AugmenterOptions):
-    """How much is put in other words."""
+    """How much to put in other words."""
 
     copies: PositiveInt = 2
-    """Proposals per episode, at most: those that come out the same are one."""
+    """The most proposals per episode; equal ones count as one."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """The odds of a phrase to be put in other words."""
+    """The probability that a phrase is put in other words."""
     rules: dict[_Phrase, tuple[_Phrase, ...]] = Field(default_factory=dict)
-    """More rules, which come before those that are built in: a phrase, and what may stand in its place."""
+    """Further rules, which take precedence over the built-in ones: a phrase, and its possible replacements."""
     seed: NonNegativeInt = 0
-    """With the episode's id it decides what is drawn."""
+    """Determines the draws, together with the episode's id."""
 
 
 class Paraphrase(Augmenter[ParaphraseOptions]):
@@ -70,7 +70,7 @@ class Paraphrase(Augmenter[ParaphraseOptions]):
         self._phrases = re.compile("|".join(rf"(?<!\w){re.escape(phrase)}(?!\w)" for phrase in longest_first))
 
     def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
-        """Yield copies with other thoughts, if any has another."""
+        """Yield copies whose thoughts differ, if any thought can be put in other words."""
         moves = moves_of(episode)
         made = [moves]
         for copy in range(self.options.copies):

@@ -12,21 +12,21 @@ MISTAKE: Final = "mistake"
 
 
 class RecoveryOptions(InsertOptions):
-    """What is done wrong, and how it is noticed."""
+    """The wrong actions, and how they are noticed."""
 
     notice: Annotated[str, Field(max_length=1000)] = "That was the wrong action, so I try another one."
-    """Stands before the thought that comes after the wrong action."""
+    """Text put before the thought that follows the wrong action."""
     role: RoleName = MISTAKE
-    """Of the wrong turns: with `roles = ["agent"]` a stage `sft` learns to recover, and not to go wrong."""
+    """Role of the wrong turns: with `roles = ["agent"]` a stage `sft` learns to recover, but not to go wrong."""
 
 
 class Recovery(Inserting[RecoveryOptions]):
-    """Insert wrong actions, each with the thought of the right one, and say so before going on."""
+    """Insert wrong actions, each with the thought of the right one, and admit them before going on."""
 
     Options = RecoveryOptions
 
     def instead(self, move: Move, other: str) -> list[Move]:
-        """See `Inserting`. What was a mistake before stays one."""
+        """See `Inserting`. An earlier mistake stays one."""
         if move.role != AGENT:
             return [move]
         return [

@@ -1,4 +1,4 @@
-"""Episodes without what came to nothing."""
+"""Episodes without the turns that led nowhere."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,25 +10,25 @@ from gymfleet_kit.data.augmenter import Augmenter, AugmenterOptions, move_of
 
 
 class ShortenedOptions(AugmenterOptions):
-    """What counts as nothing."""
+    """Which turns count as leading nowhere."""
 
     loops: bool = True
-    """Leave out also what led back to an observation that was seen before."""
+    """Also leave out turns that led back to an earlier observation."""
     copies: PositiveInt = 4
-    """Proposals per episode, at most."""
+    """The most proposals per episode."""
 
 
 class Shortened(Augmenter[ShortenedOptions]):
-    """Leave out replies without an action, actions that were not understood, and ways that led back.
+    """Leave out replies without an action, actions that were not understood, and loops.
 
-    An observation that is seen again need not mean the same state: beside the episode without any loop, each loop is
-    left out alone, the longest first, and the replay says which was one.
+    A repeated observation need not mean the same state: in addition to the episode without any loop, each loop is left
+    out alone, the longest first, and the replay shows which was really one.
     """
 
     Options = ShortenedOptions
 
     def augment(self, episode: Trajectory) -> Iterator[list[Move]]:
-        """Yield the moves that are left, each list once, if any were left out."""
+        """Yield the remaining moves, each list once, if any were left out."""
         understood = [turn for turn in episode.turns if turn.action_valid and turn.action is not None]
         proposals = [understood]
         if self.options.loops:
@@ -42,7 +42,7 @@ class Shortened(Augmenter[ShortenedOptions]):
 
 
 def _without_loops(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns without any between two equal observations, as a walk without its loops."""
+    """Return the turns without those between two equal observations, like a walk without its loops."""
     left: list[Turn] = []
     for turn in turns:
         again = next((place for place, one in enumerate(left) if one.observation == turn.observation), len(left))
@@ -51,7 +51,7 @@ def _without_loops(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _without_each_loop(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Return the turns without one of the loops, for each, the longest first."""
+    """Return, for each loop, the turns without it, the longest loop first."""
     last: dict[str, int] = {}
     loops: list[tuple[int, int]] = []
     for place, turn in enumerate(turns):

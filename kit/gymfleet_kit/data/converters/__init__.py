@@ -1,1 +1,1 @@
-"""The converters that come with gymfleet, a module each."""
+"""The converters that come with gymfleet, one per module."""

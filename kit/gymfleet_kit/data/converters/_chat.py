@@ -1,4 +1,4 @@
-"""What converters of lists of messages share."""
+"""The common part of converters of message lists."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,25 +13,26 @@ from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRec
 from gymfleet_kit.data.converters._functions import declarations, declared_in
 
 FACTS: Final = ("task", "success", "reward", "id", "labels", "tools")
-"""What is known of a conversation beside its messages."""
+"""The facts about a conversation in addition to its messages."""
 NOTHING: Final[Mapping[str, Any]] = {name: Conversation.model_fields[name].default for name in FACTS}
-"""What stands there where nothing is known."""
+"""The values of facts that are not known."""
 
 
 class ChatOptions(ConverterOptions):
-    """Where things stand in a record."""
+    """The keys of a record."""
 
     id: str = "id"
-    """The key of what the record is called, in records that have it; "" looks for none."""
+    """The key of the record's id, in records that have one; "" looks for none."""
     success: str = "success"
-    """The key that says whether the task was solved, likewise."""
+    """The key that says whether the task was solved, in records that have it; "" looks for none."""
     reward: str = "reward"
-    """The key of the number that the conversation was worth, likewise."""
+    """The key of the conversation's reward, in records that have it; "" looks for none."""
     tools_key: str = "tools"
-    """The key of the functions that may be called, likewise: a list, or one as JSON text, of OpenAI's declarations. A
-    record that lacks it may have them under `functions`, as OpenAI had before."""
+    """The key of the functions that may be called, in records that have it: a list of OpenAI's declarations, or one as
+    JSON text; "" looks for none. A record that lacks it may have them under `functions`, OpenAI's earlier name."""
     system: str = "system"
-    """The key of what the system says before the messages, likewise, as LLaMA-Factory and Anthropic have it."""
+    """The key of the system's text before the messages, as in LLaMA-Factory and Anthropic, in records that have it; ""
+    looks for none."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ConverterOptions)
@@ -42,15 +43,15 @@ class ChatConverter(Converter[OptionsT]):
     """A record is one conversation: a list of messages under a key."""
 
     roles: ClassVar[Mapping[str, Role]]
-    """What a role is called in the file."""
+    """Our role for each role in the file."""
     names: ClassVar[Mapping[Role, str]]
-    """What it is called in what is written; a role that the form does not have becomes another one, which is a loss."""
+    """The name of each role in written records; a role that the form lacks becomes another, which is a loss."""
     marks: ClassVar[bool] = True
-    """Whether messages say that they are learned from."""
+    """Whether messages state that they are learned from."""
     calls: ClassVar[bool] = False
     """Whether messages may call functions."""
     apart: ClassVar[frozenset[str]] = frozenset()
-    """Which of `reasoning`, `call_ids` and `images` messages have a place for."""
+    """Those of `reasoning`, `call_ids` and `images` for which messages have a place."""
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation."""
@@ -82,18 +83,18 @@ class ChatConverter(Converter[OptionsT]):
 
     @abstractmethod
     def written(self, message: Message) -> dict[str, JsonValue]:
-        """Return a message as it stands in such files."""
+        """Return a message in the file's form."""
 
     @abstractmethod
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return what a record says beside its messages: some of `FACTS`. Raises `UnusableRecord`."""
+        """Return the facts in a record besides its messages: some of `FACTS`. Raises `UnusableRecord`."""
 
     @abstractmethod
     def head(self, given: Conversation) -> dict[str, JsonValue]:
-        """Return a record that says as much of a conversation as its form can. Raises `UnusableRecord`."""
+        """Return a record with as many facts about a conversation as its form can hold. Raises `UnusableRecord`."""
 
     def role(self, given: Mapping[str, JsonValue], name: str) -> Role:
-        """Return the role of a message, which stands under `name`. Raises `UnusableRecord`."""
+        """Return the role of a message, which is under the key `name`. Raises `UnusableRecord`."""
         said = field(given, name, str)
         if said not in self.roles:
             raise UnusableRecord(f"{name}: {said[:40]!r} is none of {', '.join(self.roles)}")
@@ -114,10 +115,10 @@ class ChatConverter(Converter[OptionsT]):
 
 
 class KeyedChat(ChatConverter[KeyedT]):
-    """What is known of a conversation stands under keys of the options."""
+    """A converter for facts about a conversation under keys given in the options."""
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return what stands under the keys."""
+        """Return the facts under the keys."""
         options = self.options
         found: dict[str, Any] = {}
         if record.get(options.id) is not None:
@@ -146,7 +147,7 @@ class KeyedChat(ChatConverter[KeyedT]):
         return iter(messages)
 
     def head(self, given: Conversation) -> dict[str, JsonValue]:
-        """Return what has a key."""
+        """Return the facts that have a key."""
         options = self.options
         said: tuple[tuple[str, JsonValue], ...] = (
             (options.id, given.id or None), (options.success, given.success), (options.reward, given.reward),
@@ -156,20 +157,20 @@ class KeyedChat(ChatConverter[KeyedT]):
 
 
 def conversation_in(one: DataRecord) -> Conversation:
-    """Return a record that is a conversation. Raises `UnusableRecord` for any other."""
+    """Return a record if it is a conversation. Raises `UnusableRecord` for any other."""
     if not isinstance(one, Conversation):
         raise UnusableRecord(f"this form holds conversations; {form_of(one)} are none")
     return one
 
 
 def require_no_calls(messages: Sequence[Message]) -> None:
-    """Raise `UnusableRecord` for messages that call functions, in a form that has no place for that."""
+    """Raise `UnusableRecord` for messages that call functions, for forms that have no place for calls."""
     if number := next((number for number, message in enumerate(messages, 1) if message.tool_calls), None):
         raise UnusableRecord(f"message {number} calls a function, and this form holds texts: write it as `messages`")
 
 
 def beside(messages: Sequence[Message]) -> frozenset[str]:
-    """Return what messages hold beside their texts and calls, by the names of losses."""
+    """Return the parts of messages besides their texts and calls, by the names of losses."""
     found = {name for name in ("reasoning", "images") if any(getattr(message, name) for message in messages)}
     ids = (message.tool_call_id or message.name or any(call.id for call in message.tool_calls) for message in messages)
     return frozenset(found | {"call_ids"} if any(ids) else found)

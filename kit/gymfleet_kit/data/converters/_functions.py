@@ -1,4 +1,4 @@
-"""Functions that conversations declare and call, as OpenAI's chat API and other published sets have them."""
+"""Functions that conversations declare and call, as in OpenAI's chat API and other published sets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ _OF_A_TOOL = frozenset({"name", "description", "parameters", "strict"})
 
 
 def declared_in(given: JsonValue) -> tuple[Tool, ...]:
-    """Return what `tools` declares: a list of functions, each alone or in OpenAI's `{"type": "function", ...}`, or such
-    a list as JSON text. `strict` is a request to a server, and is left out. Raises `UnusableRecord`.
+    """Return the tools declared in `tools`: a list of functions, each alone or in OpenAI's `{"type": "function", ...}`,
+    or such a list as JSON text. `strict` is a request to a server, and is left out. Raises `UnusableRecord`.
     """
     if isinstance(given, str):
         try:
@@ -30,12 +30,12 @@ def declared_in(given: JsonValue) -> tuple[Tool, ...]:
 
 
 def declarations(tools: Sequence[Tool]) -> list[JsonValue]:
-    """Return functions as OpenAI declares them."""
+    """Return functions in OpenAI's form of declarations."""
     return [{"type": "function", "function": tool.model_dump(mode="json")} for tool in tools]
 
 
 def calls_of(message: Mapping[str, JsonValue]) -> tuple[MadeCall, ...]:
-    """Return the calls of a message: `tool_calls`, or the `function_call` of before. Raises `UnusableRecord`."""
+    """Return the calls of a message: `tool_calls`, or the earlier `function_call`. Raises `UnusableRecord`."""
     if message.get("tool_calls"):
         return tuple(_call(one) for one in field(message, "tool_calls", list))
     alone = message.get("function_call")
@@ -43,7 +43,7 @@ def calls_of(message: Mapping[str, JsonValue]) -> tuple[MadeCall, ...]:
 
 
 def made_call(given: JsonValue, where: str, call_id: str = "") -> MadeCall:
-    """Return a call of `{"name": ..., "arguments": ...}`, whose arguments are an object, or one as JSON text."""
+    """Return the call in `{"name": ..., "arguments": ...}`, with the arguments as an object or as JSON text."""
     if not isinstance(given, dict):
         raise UnusableRecord(f"{where}: a call is an object with `name` and `arguments`")
     arguments: Any = given.get("arguments")
@@ -57,12 +57,12 @@ def made_call(given: JsonValue, where: str, call_id: str = "") -> MadeCall:
 
 
 def said_call(call: MadeCall) -> dict[str, JsonValue]:
-    """Return a call as `made_call` reads it, with the arguments as JSON text."""
+    """Return a call in the form that `made_call` reads, with the arguments as JSON text."""
     return {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
 
 
 def said_calls(calls: Sequence[MadeCall]) -> list[JsonValue]:
-    """Return calls as OpenAI has them in `tool_calls`; one without an id has none."""
+    """Return calls in the form of OpenAI's `tool_calls`; a call without an id stays without one."""
     return [{**({"id": call.id} if call.id else {}), "type": "function", "function": said_call(call)} for call in calls]
 
 

@@ -1,4 +1,4 @@
-"""Conversations that are called by their task: sets in which an id such as `textcraft_12` says environment and task."""
+"""Conversations named by their task: sets in which an id such as `textcraft_12` gives environment and task."""
 
 import re
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from gymfleet_kit.data.converters._chat import ChatConverter
 
 _ID: Final = re.compile(r"(?:lmrlgym_)?([a-z][a-z0-9]*)_\d+")
 _ALFWORLD: Final = re.compile(r"[a-z_]+-[^/]+/trial_\S+|trial_\S+")
-"""AgentGym-RL calls the tasks of ALFWorld by their trials."""
+"""AgentGym-RL names the tasks of ALFWorld by their trials."""
 OURS: Final[Mapping[str, str]] = {"sqlgym": "sql"}
-"""What an environment is called here, where the sets have another name."""
+"""Our names of environments that have another name in the sets."""
 
 
 class TaskOptions(ConverterOptions):
-    """What the ids do not say."""
+    """Facts that the ids do not give."""
 
     env: EnvironmentName | None = None
-    """The environment, where the ids do not begin with it."""
+    """The environment, if the ids do not begin with it."""
     split: Split = "train"
-    """The split that the tasks are of: say `test` of a published test set, and nothing learns from it."""
+    """The split of the tasks: give `test` for a published test set, and nothing learns from it."""
 
 
 OptionsT = TypeVar("OptionsT", bound=TaskOptions)
@@ -52,7 +52,7 @@ class IdentifiedChat(ChatConverter[OptionsT]):
         return {"from": self.names[message.role], "loss": loss, "value": message.content}
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return the id, and the task that it says."""
+        """Return the id, and the task that it names."""
         said = field(record, self.id_key, str)
         return {"id": said, "task": task_of(said, self.options)}
 
@@ -62,13 +62,13 @@ class IdentifiedChat(ChatConverter[OptionsT]):
 
 
 def human_or_gpt(given: Mapping[str, JsonValue], role: Role) -> Message:
-    """Return a message of ShareGPT's form; a `loss` counts only for replies. Raises `UnusableRecord`."""
+    """Return a message in ShareGPT's form; a `loss` counts only for replies. Raises `UnusableRecord`."""
     told = role == "assistant" and given.get("loss") is not None
     return Message(role=role, content=field(given, "value", str), learned=field(given, "loss", bool) if told else None)
 
 
 def id_of(given: Conversation) -> str:
-    """Return what a conversation is called, or else its task. Raises `UnusableRecord`."""
+    """Return the id of a conversation, or else that of its task. Raises `UnusableRecord`."""
     if given.id:
         return given.id
     if given.task is None:
@@ -77,7 +77,7 @@ def id_of(given: Conversation) -> str:
 
 
 def task_of(said: str, options: TaskOptions) -> ConversationTask:
-    """Return the task that an id means. Raises `UnusableRecord`."""
+    """Return the task that an id names. Raises `UnusableRecord`."""
     return ConversationTask(env=options.env or _env_of(said), split=options.split, task_id=said)
 
 

@@ -1,4 +1,4 @@
-"""Images in messages as OpenAI's chat API has them: parts of a content, with the file in a `data:` URL."""
+"""Images in messages as in OpenAI's chat API: parts of a content, with the file in a `data:` URL."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|webp));base64,")
 
 
 def shown_in(parts: Sequence[JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
-    """Return a content's text, with a mark in the place of each image, and the images. Raises `UnusableRecord`."""
+    """Return a content's text, with a mark for each image, and the images. Raises `UnusableRecord`."""
     texts, images = [], []
     for part in parts:
         if isinstance(part, dict) and part.get("type") == "image_url":
@@ -27,7 +27,7 @@ def shown_in(parts: Sequence[JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
 
 
 def parts_of(content: str, images: Sequence[ImageFile]) -> list[JsonValue]:
-    """Return a content with marks as parts."""
+    """Return a content with marks in the form of parts."""
     parts: list[JsonValue] = []
     for image in images:
         text, _, content = content.partition(image.mark)

@@ -1,4 +1,4 @@
-"""Lists of messages that are all there is: prompts and the replies of preferences."""
+"""Plain lists of messages: prompts, and the replies of preferences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -10,23 +10,23 @@ from pydantic import JsonValue, ValidationError
 from gymfleet_kit.data.converter import UnusableRecord, field
 
 THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
-"""The keys under which messages of somebody's have what the assistant thought."""
+"""The keys under which published messages have the assistant's thoughts."""
 
 
 def prompt_in(record: Mapping[str, JsonValue], name: str = "prompt") -> tuple[Message, ...]:
-    """Return the messages of a field; a text is the user's. Raises `UnusableRecord`."""
+    """Return the messages of a field; a plain text is the user's. Raises `UnusableRecord`."""
     return messages_in(record, name, "user")
 
 
 def messages_in(record: Mapping[str, JsonValue], name: str, role: str) -> tuple[Message, ...]:
-    """Return the messages of a field; a text is a message of this role. Raises `UnusableRecord`."""
+    """Return the messages of a field; a plain text is a message of role `role`. Raises `UnusableRecord`."""
     if isinstance(record.get(name), str):
         record = {name: [{"role": role, "content": record[name]}]}
     return tuple(_messages(field(record, name, list), name))
 
 
 def prompt_of(messages: Sequence[Message]) -> list[JsonValue]:
-    """Return messages as a field has them. Raises `UnusableRecord` for calls of functions and thoughts."""
+    """Return messages in the form of a field. Raises `UnusableRecord` for function calls, thoughts and images."""
     if any(message.tool_calls or message.reasoning or message.images for message in messages):
         raise UnusableRecord("a message has calls, thoughts or images, and messages of this form are texts")
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -1,4 +1,4 @@
-"""Calls of tools as text, in the tags of Hermes and Qwen, and back."""
+"""Tool calls as text, in the tags of Hermes and Qwen, and back."""
 
 import json
 import re
@@ -16,12 +16,12 @@ _CALL: Final = re.compile(r"\n<tool_call>\n([^\n]*)\n</tool_call>")
 
 
 def text_of(calls: Sequence[MadeCall]) -> str:
-    """Return what stands behind a message for its calls."""
+    """Return the text after a message for its calls."""
     return "".join(map(_text, calls))
 
 
 def calls_in(text: str) -> tuple[str, tuple[MadeCall, ...]]:
-    """Return a message without the calls behind it, and these: what `text_of` would write, to the letter."""
+    """Return a message without the calls after it, and the calls, if `text_of` would write them in exactly this way."""
     behind = _CALLS.search(text)
     if behind is None:
         return text, ()

@@ -1,4 +1,4 @@
-"""Agent-FLAN: conversations in which format and reasoning are apart, and negatives."""
+"""Agent-FLAN: conversations in which format and reasoning are separate, and negatives."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
@@ -13,7 +13,7 @@ _NEGATIVES: Final = "toolbench_negative"
 
 
 class AgentFlanOptions(ConverterOptions):
-    """None of its own."""
+    """No options of its own."""
 
 
 class AgentFlan(ChatConverter[AgentFlanOptions]):
@@ -62,7 +62,7 @@ class AgentFlan(ChatConverter[AgentFlanOptions]):
         return {"role": self.names[message.role], "content": message.content, "loss": message.teaches}
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return the id, and what it says."""
+        """Return the id, and the label that it implies."""
         said = field(record, "id", str)
         return {"id": said, "labels": (NEGATIVE,) if said.startswith(_NEGATIVES) else ()}
 

@@ -1,4 +1,4 @@
-"""AgentInstruct: conversations of six environments."""
+"""AgentInstruct: conversations from six environments."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -9,11 +9,11 @@ from gymfleet_kit.data.converters._identified import IdentifiedChat, TaskOptions
 
 
 class AgentInstructOptions(TaskOptions):
-    """What the ids do not say."""
+    """Facts that the ids do not give."""
 
 
 class AgentInstruct(IdentifiedChat[AgentInstructOptions]):
-    """AgentInstruct's conversations, whose ids, such as `os_3`, say the environment."""
+    """AgentInstruct's conversations, whose ids, such as `os_3`, name the environment."""
 
     Options = AgentInstructOptions
     id_key = "id"

@@ -11,11 +11,11 @@ from gymfleet_kit.data.converters._identified import IdentifiedChat, TaskOptions
 
 
 class AgentGymOptions(TaskOptions):
-    """What the ids do not say."""
+    """Facts that the ids do not give."""
 
 
 class AgentGym(IdentifiedChat[AgentGymOptions]):
-    """AgentTraj-L's conversations, and the ids alone of AgentEval and AgentGym-RL: tasks without replies."""
+    """AgentTraj-L's conversations, and the bare ids of AgentEval and AgentGym-RL: tasks without replies."""
 
     Options = AgentGymOptions
     id_key = "item_id"
@@ -34,7 +34,7 @@ class AgentGym(IdentifiedChat[AgentGymOptions]):
     )
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
-        """Yield the conversation, or the task of an id alone."""
+        """Yield the conversation, or the task of a bare id."""
         if record.get("conversations") is not None:
             yield from super().convert(record)
         else:

@@ -1,4 +1,4 @@
-"""Agent-FLAN's recipe: replies in a format become turns of a plain conversation, so that reasoning is learned apart."""
+"""Agent-FLAN's recipe: replies in a format become plain turns, so that reasoning is learned separately."""
 
 import hashlib
 import re
@@ -25,20 +25,20 @@ _Question = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
 class DecomposedOptions(MessagesOptions):
-    """Where things stand in a record, and how it is taken apart."""
+    """The keys of a record, and how to split its replies."""
 
     format: str | dict[str, JsonValue] = "react"
     """The format of the replies: its name, or a table with `use` and its options."""
     whole_share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Of the conversations so many stay in their format; Agent-FLAN has a subset `toolbench_react_10p`."""
+    """The share of conversations that stay in their format, like Agent-FLAN's subset `toolbench_react_10p`."""
     without: tuple[_Question, ...] = ()
-    """Texts that are cut from what is said before the first reply, such as the description of the format."""
+    """Texts to cut from messages before the first reply, such as the description of the format."""
     ask_action: _Question = "What do you do next? Say only the name of the action."
-    """Asks for the action behind a thought; where it has no arguments, for all of it."""
+    """The question for the action after a thought: its name, or all of it if it has no arguments."""
     ask_arguments: _Question = "With which arguments?"
-    """Asks for the arguments behind the name of an action."""
+    """The question for the arguments after the name of an action."""
     seed: NonNegativeInt = 0
-    """With what is said it decides which stay whole."""
+    """Determines, together with the messages' texts, which conversations stay whole."""
 
 
 class Decomposed(Messages):
@@ -64,7 +64,7 @@ class Decomposed(Messages):
         self._format = format_of(FormatSection.model_validate(given))
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
-        """Yield the conversation, taken apart or as it is."""
+        """Yield the conversation, with its replies split or as it is."""
         for one in super().convert(record):
             if not isinstance(one, Conversation):
                 raise UnusableRecord("it is no conversation")
@@ -91,7 +91,7 @@ class Decomposed(Messages):
         return one.model_copy(update={"messages": tuple(messages), "labels": (*one.labels, DECOMPOSED)})
 
     def _parts(self, reply: Message) -> list[Message]:
-        """Return a reply as several, with a question before each but the first; as it is where it has no action."""
+        """Split a reply into several, with a question before each but the first; keep one without an action whole."""
         parsed = self._format.parse(reply.content)
         if parsed.action is None:
             return [reply]
@@ -113,7 +113,7 @@ class Decomposed(Messages):
 
 
 def _call(action: str, reply: str) -> tuple[str, str]:
-    """Return the name of what is called, and its arguments; all of an action that is no call, and nothing."""
+    """Return the name and the arguments of a call; for an action that is no call, all of it and an empty string."""
     if _INPUT not in action and _INPUT in reply:  # in a line of its own, behind the one that the format reads
         action = f"{action} {_INPUT}{reply.rpartition(_INPUT)[2]}"
     found = next((match for call in _CALLS if (match := call.match(action)) is not None), None)

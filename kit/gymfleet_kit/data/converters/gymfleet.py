@@ -1,4 +1,4 @@
-"""Our own records: what `gymfleet` writes, as JSON or as rows of a table."""
+"""Our own records, as written by `gymfleet`: JSON or rows of a table."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -12,7 +12,7 @@ from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRec
 
 
 class Gymfleet(Converter[ConverterOptions]):
-    """Episodes, conversations, preferences and rows of tasks, as gymfleet itself writes them."""
+    """Episodes, conversations, preferences and rows of tasks, as written by gymfleet itself."""
 
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = tuple(
         record.model_dump(mode="json")

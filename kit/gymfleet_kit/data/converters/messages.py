@@ -1,4 +1,4 @@
-"""Messages as OpenAI's chat API has them: `{"messages": [{"role": "user", "content": "..."}, ...]}`."""
+"""Messages as in OpenAI's chat API: `{"messages": [{"role": "user", "content": "..."}, ...]}`."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -16,7 +16,7 @@ from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
 
 
 class MessagesOptions(ChatOptions):
-    """Where things stand in a record."""
+    """The keys of a record."""
 
     key: str = "messages"
     """The key of the list of messages: OpenManus-RL has `conversations`."""
@@ -25,16 +25,16 @@ class MessagesOptions(ChatOptions):
     content: str = "content"
     """The key of a message's text."""
     reasoning: str = "reasoning_content"
-    """The key of what the assistant thought before a message. Messages that lack it are searched for
-    `reasoning_content`, `reasoning` and `thinking`; "" looks for none."""
+    """The key of the assistant's thoughts before a message. In messages that lack it, `reasoning_content`, `reasoning`
+    and `thinking` are tried; "" looks for none."""
     tool_calls: Literal["calls", "text"] = "calls"
-    """What becomes of calls of functions: `calls` keeps them and what `tools` declares, and the model's chat template
-    writes them. `text` writes them behind the message, each in `<tool_call>` as Hermes and Qwen do, and reads them from
-    there when it writes; their ids and the declarations are lost."""
+    """How function calls are kept: `calls` keeps them and the declarations in `tools`, and the model's chat template
+    writes them. `text` writes them after the message, each in `<tool_call>` as in Hermes and Qwen, and reads them from
+    there when it writes records; their ids and the declarations are lost."""
 
 
 class Messages(KeyedChat[MessagesOptions]):
-    """Messages with `role` and `content`, as OpenAI's chat API has them; `weight` 0 or `loss` false are not learned."""
+    """Messages with `role` and `content`, as in OpenAI's chat API; `weight` 0 or `loss` false are not learned from."""
 
     Options = MessagesOptions
     roles: ClassVar[Mapping[str, Role]] = {
@@ -116,7 +116,7 @@ class Messages(KeyedChat[MessagesOptions]):
         )
 
     def written(self, message: Message) -> dict[str, JsonValue]:
-        """Return a message; what is learned from needs no `weight`."""
+        """Return a message; one that is learned from needs no `weight`."""
         content, calls = message.content, message.tool_calls
         if self.options.tool_calls == "text" and message.role == "assistant":
             require_no_calls([message])
@@ -131,14 +131,14 @@ class Messages(KeyedChat[MessagesOptions]):
         return found | {"weight": 0} if message.role == "assistant" and not message.teaches else found
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return what stands under the keys; where calls are texts, no function is declared."""
+        """Return the facts under the keys; if calls are text, no function is declared."""
         found = super().known(record)
         if self.options.tool_calls == "text":
             found.pop("tools", None)
         return found
 
     def _replied(self, given: Mapping[str, JsonValue], calls: tuple[MadeCall, ...]) -> str:
-        """Return the text of the assistant's message; OpenAI has that of a refusal in its own place."""
+        """Return the text of the assistant's message; OpenAI puts that of a refusal under a key of its own."""
         if given.get(self.options.content) in (None, ""):
             if given.get("refusal"):
                 return field(given, "refusal", str)

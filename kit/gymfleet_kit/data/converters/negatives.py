@@ -1,4 +1,4 @@
-"""Agent-FLAN's negatives: questions to which no tool may be called, with and without tools on offer."""
+"""Agent-FLAN's negatives: questions for which no tool may be called, with and without tools on offer."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -16,28 +16,28 @@ _Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
 class NegativesOptions(MessagesOptions):
-    """Where things stand in a record, and which tools there are."""
+    """The keys of a record, and the tools to offer."""
 
     offer: Literal["both", "tools", "none"] = "both"
-    """`tools` offers tools that are not needed, `none` says that there are none; `both` makes one of each."""
+    """`tools` offers tools that are not needed, `none` states that there are none; `both` makes one of each."""
     tools: Annotated[tuple[_Text, ...], Field(min_length=1)] = (
         "search(query)", "weather(city)", "calculator(expression)", "calendar(date)", "translate(text, language)",
     )  # fmt: skip
     """The signatures to draw from."""
     num_tools: Annotated[int, Field(ge=1, le=64)] = 3
-    """How many are offered, at most."""
+    """The most tools to offer."""
     offered: Annotated[_Text, Field(pattern=r"\{tools\}")] = "You may call: {tools}. Call one only if it is needed."
-    """The system message that offers them."""
+    """The system message that offers tools."""
     nothing: _Text = "There are no tools. Answer in your own words."
-    """The system message that offers none."""
+    """The system message that states that there are none."""
     seed: NonNegativeInt = 0
-    """With what is said it decides which tools are offered."""
+    """Determines, together with the messages' texts, which tools are offered."""
 
 
 class Negatives(Messages):
-    """Plain conversations that call no tool, under a system message that offers some, or none (arXiv:2403.12881).
+    """Plain conversations that call no tool, with a system message that offers some, or none (arXiv:2403.12881).
 
-    Nothing is made of a conversation that has a system message of its own, or calls a tool.
+    A conversation that has its own system message, or calls a tool, is left out.
     """
 
     Options = NegativesOptions
@@ -47,7 +47,7 @@ class Negatives(Messages):
     )
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
-        """Yield a conversation with tools that are not needed, and one without any."""
+        """Yield the conversation with tools that are not needed, and without any tools."""
         for one in super().convert(record):
             if not isinstance(one, Conversation) or any(message.role == "system" for message in one.messages):
                 continue

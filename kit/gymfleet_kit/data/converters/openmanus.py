@@ -11,7 +11,7 @@ from gymfleet_kit.data.converters._chat import ChatConverter
 
 
 class OpenManusOptions(ConverterOptions):
-    """None of its own."""
+    """No options of its own."""
 
 
 class OpenManus(ChatConverter[OpenManusOptions]):

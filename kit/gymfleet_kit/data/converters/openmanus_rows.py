@@ -1,4 +1,4 @@
-"""The rows in OpenManus-RL's Parquet files: verl's form, with a demonstration beside the prompt."""
+"""The rows in OpenManus-RL's Parquet files: verl's form, with a demonstration in addition to the prompt."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,10 +16,11 @@ _ABILITY = "agent-reasoning"
 
 
 class OpenManusRowsOptions(TaskOptions):
-    """What is taken of a row; `env` is what the row itself says unless it is given."""
+    """The part of a row to take; `env` is by default the row's own."""
 
     take: Literal["conversation", "task"] = "conversation"
-    """`conversation` takes the demonstration; `task` the prompt, which asks for other tags, and what scores a reply."""
+    """`conversation` takes the demonstration; `task` takes the prompt, which asks for other tags, and the rule that
+    scores a reply."""
 
 
 class OpenManusRows(IdentifiedChat[OpenManusRowsOptions]):
@@ -69,18 +70,18 @@ class OpenManusRows(IdentifiedChat[OpenManusRowsOptions]):
         )  # fmt: skip
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """Return the id, and the task, whose environment `extra_info.split` says."""
+        """Return the id, and the task, with its environment from `extra_info.split`."""
         said = field(record, "item_id", str)
         env = field(field(record, "extra_info", dict), "split", str)
         options = self.options if self.options.env else self.options.model_copy(update={"env": OURS.get(env, env)})
         return {"id": said, "task": task_of(said, options)}
 
     def write(self, one: DataRecord) -> Written:
-        """Return the row of a conversation, or of a task that knows its environment."""
+        """Return the row of a conversation, or of a task that names its environment."""
         return self._row_of(one) if isinstance(one, TaskRow) else super().write(one)
 
     def head(self, given: Conversation) -> dict[str, JsonValue]:
-        """Return what stands beside the messages: a prompt of what is said before the first reply."""
+        """Return the other columns of the row; its prompt is the messages before the first reply."""
         if given.task is None:
             raise UnusableRecord("it is about no task of an environment; a row of this form is")
         source = _THEIRS.get(given.task.env, given.task.env)

@@ -1,4 +1,4 @@
-"""A prompt and a reply under keys of their own, as people's own files have them."""
+"""A prompt and a reply under separate keys, as in people's own files."""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -12,20 +12,20 @@ from gymfleet_kit.data.converters._chat import FACTS, NOTHING, beside, conversat
 
 
 class PromptReplyOptions(ConverterOptions):
-    """The keys."""
+    """The keys of a record."""
 
     prompt: str = "prompt"
-    """What the user says: Alpaca has `instruction`."""
+    """The key of the user's text: in Alpaca `instruction`."""
     context: str = ""
-    """What the user says below it, in records that have it, such as `input`; "" looks for none."""
+    """The key of further text of the user below it, such as `input`, in records that have it; "" looks for none."""
     reply: str = "response"
-    """What is learned: Alpaca has `output`."""
+    """The key of the reply to learn: in Alpaca `output`."""
     system: str = ""
-    """What stands before the prompt, likewise."""
+    """The key of the system's text before the prompt, in records that have it; "" looks for none."""
 
 
 class PromptReply(Converter[PromptReplyOptions]):
-    """A prompt and its reply, each a text under a key that the options name."""
+    """A prompt and its reply, each a text under a key named in the options."""
 
     Options = PromptReplyOptions
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = ({"prompt": "Is it raining?", "response": "No."},)
@@ -45,7 +45,7 @@ class PromptReply(Converter[PromptReplyOptions]):
         yield Conversation(messages=tuple(messages))
 
     def write(self, one: DataRecord) -> Written:
-        """Return the record of a conversation of one reply."""
+        """Return the record of a conversation with one reply."""
         given = conversation_in(one)
         require_no_calls(given.messages)
         *before, asked, reply = given.messages

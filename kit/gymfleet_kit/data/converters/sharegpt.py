@@ -15,16 +15,16 @@ from gymfleet_kit.data.converters._identified import human_or_gpt
 
 
 class ShareGptOptions(ChatOptions):
-    """Where things stand in a record."""
+    """The keys of a record."""
 
     key: str = "conversations"
     """The key of the list of messages."""
 
 
 class ShareGpt(KeyedChat[ShareGptOptions]):
-    """Messages with `from` and `value`, as ShareGPT has them; with `loss` false they are not learned.
+    """Messages with `from` and `value`, as in ShareGPT; with `loss` false they are not learned.
 
-    A message from `function_call` is a call as JSON, as LLaMA-Factory has them; its `tools` declare the functions.
+    A message from `function_call` is a call as JSON, as in LLaMA-Factory; `tools` declares the functions.
     """
 
     Options = ShareGptOptions
@@ -77,7 +77,7 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
         )
 
     def written(self, message: Message) -> dict[str, JsonValue]:
-        """Return a message; what is learned from needs no `loss`."""
+        """Return a message; one that is learned from needs no `loss`."""
         found: dict[str, JsonValue] = {"from": self.names[message.role], "value": message.content}
         if message.tool_calls:
             if message.content or len(message.tool_calls) > 1:

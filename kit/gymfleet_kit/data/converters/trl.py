@@ -15,13 +15,13 @@ _SPEAKER: Final = re.compile(r"(?:\A|\n)\n(Human|Assistant): ?")
 
 
 class TrlOptions(ConverterOptions):
-    """None of its own."""
+    """No options of its own."""
 
 
 class Trl(Converter[TrlOptions]):
-    """TRL's preferences: messages or texts, with a prompt, or with one that both replies begin with.
+    """TRL's preferences: messages or texts, with a separate prompt, or one with which both replies begin.
 
-    Texts without a prompt are transcripts, as HH-RLHF has them: `Human:` and `Assistant:`, each after an empty line.
+    Texts without a prompt are transcripts, as in HH-RLHF: `Human:` and `Assistant:`, each after an empty line.
     """
 
     Options = TrlOptions
@@ -78,7 +78,7 @@ def _whole(record: Mapping[str, JsonValue], name: str) -> tuple[Message, ...]:
 
 
 def _shared(chosen: tuple[Message, ...], rejected: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the longest beginning that both have, and after which the assistant goes on in both."""
+    """Return the longest common beginning after which the assistant goes on in both."""
     size = 0
     for place, (one, other) in enumerate(zip(chosen, rejected, strict=False)):
         if one.role == other.role == "assistant":

@@ -1,4 +1,4 @@
-"""Rows of verl: a prompt, and what scores a reply to it."""
+"""Rows of verl: a prompt, and the rule that scores a reply to it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -11,11 +11,11 @@ from gymfleet_kit.data.converters._prompt import prompt_in, prompt_of
 
 
 class VerlOptions(ConverterOptions):
-    """None of its own."""
+    """No options of its own."""
 
 
 class Verl(Converter[VerlOptions]):
-    """Rows for RL as verl has them: `prompt`, `data_source`, `ability`, `reward_model` and `extra_info`."""
+    """Rows for RL in verl's form: `prompt`, `data_source`, `ability`, `reward_model` and `extra_info`."""
 
     Options = VerlOptions
     examples: ClassVar[tuple[Mapping[str, JsonValue], ...]] = (

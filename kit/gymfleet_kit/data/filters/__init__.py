@@ -1,1 +1,1 @@
-"""The filters that come with gymfleet, a module each."""
+"""The filters that come with gymfleet, one per module."""

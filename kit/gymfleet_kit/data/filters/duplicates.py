@@ -1,4 +1,4 @@
-"""Records that say the same, word for word."""
+"""Records that are the same, word for word."""
 
 import hashlib
 import json
@@ -10,15 +10,16 @@ from gymfleet_kit.data.filter import Filter, FilterOptions, actions, dialogue, r
 
 
 class DuplicatesOptions(FilterOptions):
-    """When two records are the same."""
+    """When two records count as the same."""
 
     by: Literal["dialogue", "replies", "actions"] = "dialogue"
-    """`dialogue` compares all that is said, `replies` only what is learned from, and `actions` what was done, in the
-    same task: of two episodes with other thoughts the first is enough. A conversation's replies are its actions."""
+    """`dialogue` compares the whole dialogue, `replies` only the learned texts, and `actions` the actions in the same
+    task: of two episodes that differ only in their thoughts, the first is enough. A conversation's replies count as its
+    actions."""
 
 
 class Duplicates(Filter[DuplicatesOptions]):
-    """Keep the first of the records that say the same, word for word."""
+    """Keep the first of records that are the same, word for word."""
 
     Options = DuplicatesOptions
 
@@ -27,7 +28,7 @@ class Duplicates(Filter[DuplicatesOptions]):
         self._seen: set[bytes] = set()
 
     def keep(self, record: Record) -> bool:
-        """Return whether none before it says the same."""
+        """Return whether no earlier record is the same."""
         key = hashlib.sha256(json.dumps(self._compared(record)).encode()).digest()
         new = key not in self._seen
         self._seen.add(key)

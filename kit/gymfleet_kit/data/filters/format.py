@@ -11,18 +11,18 @@ from gymfleet_kit.formats import format_of
 
 
 class FormatFilterOptions(FilterOptions):
-    """Which format, and how closely it is followed."""
+    """The format, and how closely replies must follow it."""
 
     format: str | dict[str, JsonValue] = "react"
     """The reply format: its name, or a table with `use` and its options, as in `[rollout.format]`."""
     min_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the replies that are learned from which follow it, at least."""
+    """The least share of the learned replies that must follow it."""
     strict: bool = True
-    """A reply follows the format to the letter; with `false` it is enough that an action is found in it."""
+    """Require a reply to follow the format to the letter; with `false`, it need only contain an action."""
 
 
 class FormatFilter(Filter[FormatFilterOptions]):
-    """Keep what has replies, of which a share follows a reply format."""
+    """Keep records with replies, of which a minimum share follows a reply format."""
 
     Options = FormatFilterOptions
 
@@ -32,7 +32,7 @@ class FormatFilter(Filter[FormatFilterOptions]):
         self._format = format_of(FormatSection.model_validate(given))
 
     def keep(self, record: Record) -> bool:
-        """Return whether enough of them do."""
+        """Return whether enough of the replies follow the format."""
         given = replies(record)
         return bool(given) and sum(map(self._follows, given)) >= self.options.min_share * len(given)
 

@@ -1,4 +1,4 @@
-"""Replies that call a tool which nobody offers."""
+"""Replies that call a tool that is not offered."""
 
 from typing import Annotated, Literal
 
@@ -10,16 +10,16 @@ from gymfleet_kit.data.tools import tool_use
 
 
 class HallucinatedToolsOptions(FilterOptions):
-    """How many are too many."""
+    """The limit on hallucinated calls."""
 
     max_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The share of a record's calls whose tool is not offered, at most."""
+    """The largest share of a record's calls whose tool is not offered."""
     unknown: Literal["keep", "drop"] = "keep"
-    """What becomes of a record that calls tools, where no list of those that it offers is found."""
+    """What to do with a record that calls tools if no list of offered tools is found in it."""
 
 
 class HallucinatedTools(Filter[HallucinatedToolsOptions]):
-    """Leave out what calls tools that are not offered before the first reply (Agent-FLAN, arXiv:2403.12881)."""
+    """Leave out records that call tools not offered before the first reply (Agent-FLAN, arXiv:2403.12881)."""
 
     Options = HallucinatedToolsOptions
 

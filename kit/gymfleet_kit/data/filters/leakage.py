@@ -1,4 +1,4 @@
-"""Records of tasks that are tested on."""
+"""Records of tasks that are used for testing."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -14,25 +14,25 @@ _NAMED: Final = 5
 
 
 class LeakageOptions(FilterOptions):
-    """What is tested on."""
+    """The tasks used for testing."""
 
     against: str | tuple[str, ...] = ()
-    """Files of test tasks, in any form: episodes, conversations, or rows with nothing but an id."""
+    """Files of test tasks, in any form: episodes, conversations, or rows with only an id."""
     env: Annotated[str, Field(max_length=64)] = ""
-    """The environment whose tasks they are, where their rows do not say; ids count for that environment alone."""
+    """The environment of the tasks, if their rows do not name it; ids count only for that environment."""
     by: tuple[Literal["task_id", "opening"], ...] = ("task_id", "opening")
-    """What makes two tasks the same: their ids, or the message that the first reply answers, upper case and blanks
-    aside. An opening that several test tasks share tells none of them."""
+    """What makes two tasks the same: their ids, or the message that the first reply answers, ignoring upper case and
+    blanks. An opening shared by several test tasks identifies none of them."""
     splits: tuple[Split, ...] = ("test",)
-    """Splits of environments that are tested on: what says that it is of one of them has leaked."""
+    """Splits of environments that are used for testing: a record marked as one of them has leaked."""
     unknown: Literal["keep", "drop"] = "keep"
-    """What becomes of a conversation that has neither a task nor an id, where only ids are compared."""
+    """What to do with a conversation that has neither a task nor an id, if only ids are compared."""
     action: Literal["drop", "refuse"] = "drop"
-    """`drop` leaves out what has leaked; `refuse` ends the run with a line that names it."""
+    """`drop` leaves out leaked records; `refuse` ends the run with a line that names them."""
 
 
 class Leakage(Filter[LeakageOptions]):
-    """Leave out records of tasks that are tested on, or refuse the data for them."""
+    """Leave out records of tasks that are used for testing, or refuse the data because of them."""
 
     Options = LeakageOptions
 
@@ -44,14 +44,14 @@ class Leakage(Filter[LeakageOptions]):
         self._num_leaks = 0
 
     def note(self, record: Record) -> None:
-        """Collect the names of what is to be refused: all of them stand in one message."""
+        """Collect the names of records to refuse, for one message with all of them."""
         if self.options.action == "refuse" and self._has_leaked(record):
             self._num_leaks += 1
             if len(self._leaks) < _NAMED:
                 self._leaks.append(named(record))
 
     def keep(self, record: Record) -> bool:
-        """Return whether it is of no test task."""
+        """Return whether the record belongs to no test task."""
         if self._num_leaks:
             more = f" and {self._num_leaks - len(self._leaks)} more" if self._num_leaks > len(self._leaks) else ""
             raise Refused(f"test tasks are in the training data: {', '.join(self._leaks)}{more}")

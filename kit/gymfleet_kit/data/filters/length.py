@@ -10,27 +10,27 @@ from gymfleet_kit.plugins import ASCENDING
 
 
 class LengthOptions(FilterOptions):
-    """Without a number there is no limit."""
+    """The limits; without a number there is none."""
 
     model_config = ConfigDict(json_schema_extra={ASCENDING: ["min_replies", "max_replies"]})
 
     min_replies: NonNegativeInt = 1
-    """Replies that are learned from, at least."""
+    """The least number of replies that are learned from."""
     max_replies: NonNegativeInt | None = None
-    """Replies that are learned from, at most."""
+    """The largest number of replies that are learned from."""
     max_chars: NonNegativeInt | None = None
-    """Characters of the longest of them, at most."""
+    """The most characters of the longest such reply."""
 
     @model_validator(mode="after")
     def something_can_be_kept(self) -> Self:
-        """No more replies are asked for than are allowed."""
+        """Require `min_replies` not to exceed `max_replies`."""
         if self.max_replies is not None and self.min_replies > self.max_replies:
             raise ValueError(f"min_replies ({self.min_replies}) exceeds max_replies ({self.max_replies})")
         return self
 
 
 class Length(Filter[LengthOptions]):
-    """Keep what has as many replies as wanted, none of them too long."""
+    """Keep records with a number of replies within bounds, none of them too long."""
 
     Options = LengthOptions
 

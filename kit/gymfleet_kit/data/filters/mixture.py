@@ -13,21 +13,21 @@ _REST = ""
 
 
 class MixtureOptions(FilterOptions):
-    """What is mixed, and how."""
+    """The kinds to mix, and how."""
 
     weights: Annotated[dict[str, PositiveFloat], Field(min_length=1)] = {"": 1.0}  # noqa: RUF012 - pydantic copies it
     """The share of each kind, in proportion to the others: `{ decomposed = 6, negative = 3, "" = 1 }`. `""` stands for
-    what is of none of the kinds, which is left out where it has no weight."""
+    records of none of the kinds, which are left out without a weight."""
     by: Literal["label", "env"] = "label"
     """The kind of a record: the first of its labels that has a weight, or the environment of its task."""
     seed: NonNegativeInt = 0
-    """Of what is left out."""
+    """Seed of the draw of records to leave out."""
 
 
 class Mixture(Filter[MixtureOptions]):
-    """Keep as much of each kind of records that the characters of their replies are in proportion to its weight.
+    """Keep so much of each kind of records that the characters of the replies are in proportion to its weight.
 
-    The scarcest kind is kept whole, and of the others a share that is drawn: the mixture of Agent-FLAN's recipe.
+    The scarcest kind is kept whole, and a drawn share of each of the others: the mixture of Agent-FLAN's recipe.
     """
 
     Options = MixtureOptions
@@ -44,7 +44,7 @@ class Mixture(Filter[MixtureOptions]):
             self._num_chars[kind] += sum(map(len, replies(record)))
 
     def keep(self, record: Record) -> bool:
-        """Return whether it is part of the mixture."""
+        """Return whether the record is part of the mixture."""
         self._num_asked += 1
         kind = self._kind(record)
         if kind not in self.options.weights:
@@ -53,7 +53,7 @@ class Mixture(Filter[MixtureOptions]):
         return int.from_bytes(drawn[:7]) < self._share(kind) * 2**56
 
     def _share(self, kind: str) -> float:
-        """Return the share of a kind that is kept: 1 of the one that is scarcest for its weight."""
+        """Return the share of a kind to keep: 1 for the kind that is scarcest relative to its weight."""
         weights = self.options.weights
         wanted = {name: num / weights[name] for name, num in self._num_chars.items() if num}
         return min(wanted.values()) / wanted[kind] if kind in wanted else 1.0

@@ -1,4 +1,4 @@
-"""Records that say nearly the same."""
+"""Records that are nearly the same."""
 
 from typing import Annotated, Literal
 
@@ -10,25 +10,25 @@ from gymfleet_kit.data.minhash import Signatures, SimilarTexts, Unit, shingles
 
 
 class NearDuplicatesOptions(FilterOptions):
-    """When two records are nearly the same."""
+    """When two records count as nearly the same."""
 
     by: Literal["dialogue", "replies"] = "dialogue"
-    """`dialogue` compares all that is said, `replies` only what is learned from: take this where all records begin with
-    the same long instructions."""
+    """`dialogue` compares the whole dialogue, `replies` only the learned texts: use this if all records begin with the
+    same long instructions."""
     threshold: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The Jaccard similarity of their shingles from which on they are."""
+    """The Jaccard similarity of their shingles from which on they count as nearly the same."""
     unit: Unit = "words"
-    """What a shingle is made of; `chars` suits languages without blanks between words."""
+    """The units of a shingle; `chars` suits languages without blanks between words."""
     shingle: Annotated[int, Field(ge=1, le=32)] = 3
-    """How many words or characters in a row are a shingle."""
+    """The number of consecutive words or characters in a shingle."""
     seed: NonNegativeInt = 0
-    """Of the hash functions. The similarity is an estimate, with a standard deviation of 0.02."""
+    """Seed of the hash functions. The similarity is an estimate, with a standard deviation of 0.02."""
 
 
 class NearDuplicates(Filter[NearDuplicatesOptions]):
-    """Keep the first of the records that say nearly the same, by MinHash; 512 bytes of memory per record that is kept.
+    """Keep the first of records that are nearly the same, by MinHash; takes 512 bytes of memory per kept record.
 
-    The similarity is estimated once candidates are found: a record that is left out is similar to one that was kept.
+    The similarity is estimated once candidates are found: a record that is left out is similar to a kept one.
     """
 
     Options = NearDuplicatesOptions
@@ -39,7 +39,7 @@ class NearDuplicates(Filter[NearDuplicatesOptions]):
         self._kept = SimilarTexts(options.threshold)
 
     def keep(self, record: Record) -> bool:
-        """Return whether none that was kept says nearly the same."""
+        """Return whether no kept record is nearly the same."""
         options = self.options
         said = replies(record) if options.by == "replies" else [text for _, text in dialogue(record)]
         signature = self._signatures.of(shingles(" ".join(said), options.unit, options.shingle))

@@ -1,4 +1,4 @@
-"""What a record was worth."""
+"""The reward of a record."""
 
 from typing import Literal, Self
 
@@ -11,27 +11,27 @@ from gymfleet_kit.plugins import ASCENDING
 
 
 class RewardOptions(FilterOptions):
-    """Without a number there is no limit."""
+    """The bounds; without a number there is none."""
 
     model_config = ConfigDict(json_schema_extra={ASCENDING: ["min_reward", "max_reward"]})
 
     min_reward: Finite | None = None
-    """Its reward is at least this."""
+    """The least reward."""
     max_reward: Finite | None = None
-    """Its reward is at most this."""
+    """The largest reward."""
     unknown: Literal["drop", "keep", "refuse"] = "drop"
-    """What becomes of a record without a reward; `refuse` ends the run at the first one."""
+    """What to do with a record without a reward; `refuse` ends the run at the first one."""
 
     @model_validator(mode="after")
     def something_can_be_kept(self) -> Self:
-        """No more reward is asked for than is allowed."""
+        """Require `min_reward` not to exceed `max_reward`."""
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
             raise ValueError(f"min_reward ({self.min_reward}) exceeds max_reward ({self.max_reward})")
         return self
 
 
 class Reward(Filter[RewardOptions]):
-    """Keep what has a reward within bounds."""
+    """Keep records with a reward within bounds."""
 
     Options = RewardOptions
 

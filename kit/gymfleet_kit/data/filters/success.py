@@ -8,22 +8,22 @@ from gymfleet_kit.data.filter import Filter, FilterOptions, Refused, named
 
 
 class SuccessOptions(FilterOptions):
-    """Which outcome is wanted."""
+    """The wanted outcome."""
 
     success: bool = True
-    """Keep those that solved their task; with `false` those that did not."""
+    """Keep records that solved their task; with `false`, those that did not."""
     unknown: Literal["drop", "keep", "refuse"] = "drop"
-    """What becomes of a conversation that does not say, and of an episode that failed for technical reasons; `refuse`
-    ends the run at the first one."""
+    """What to do with a conversation that does not give its outcome, and with an episode that failed for technical
+    reasons; `refuse` ends the run at the first one."""
 
 
 class Success(Filter[SuccessOptions]):
-    """Keep what solved its task, or what did not."""
+    """Keep records that solved their task, or those that did not."""
 
     Options = SuccessOptions
 
     def keep(self, record: Record) -> bool:
-        """Return whether it ended as wanted."""
+        """Return whether the record ended as wanted."""
         success = outcome(record)
         if success is not None:
             return success is self.options.success
@@ -33,7 +33,7 @@ class Success(Filter[SuccessOptions]):
 
 
 def outcome(record: Record) -> bool | None:
-    """Return whether the task was solved; None where nobody knows."""
+    """Return whether the task was solved; None if it is unknown."""
     if isinstance(record, Conversation):
         return record.success
     return record.trajectory.success if record.trajectory.status.trainable else None
