@@ -50,7 +50,7 @@ def of_the_guide(title: str) -> str:
     [
         ("Returns above a margin.", "margin = 0.25\nclip_low = 0.1"),
         ("Direct preference optimisation within groups.", "beta = 0.2"),
-        ("Nothing more from tasks that are nearly solved.", "solved_share = 0.5\ndynamic_sampling = true"),
+        ("Skip tasks that are nearly solved.", "solved_share = 0.5\ndynamic_sampling = true"),
     ],
 )
 def test_an_algorithm_of_the_guide_trains(

@@ -1,4 +1,4 @@
-"""How a trajectory's total reward is spread over the tokens that the policy sampled.
+"""The allocation of a trajectory's total reward to the tokens that the policy sampled.
 
 A segment is one turn's response; empty responses get nothing and cost nothing.
 Every function returns one tuple per segment, aligned with its tokens.
@@ -22,7 +22,7 @@ def allocate(name: Allocation, total: float, lengths: Sequence[int], gamma: floa
 
 
 def last_token(total: float, lengths: Sequence[int], gamma: float) -> TokenRewards:  # noqa: ARG001 - one signature
-    """Put all of it on the episode's last token."""
+    """Put the whole total on the episode's last token."""
     rows = [(0.0,) * length for length in lengths]
     for index in reversed(range(len(rows))):
         if rows[index]:

@@ -1,4 +1,4 @@
-"""Components that compare the answer an episode ends with to the right one."""
+"""Components that compare the final answer of an episode with the right one."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable
@@ -11,38 +11,38 @@ from gymfleet_reward.ground_truth import Place, ground_truth
 
 
 class AnswerOptions(ComponentOptions):
-    """Where the answer and the right one stand."""
+    """Where to find the answer and the right answer."""
 
     ground_truth_from: Place
-    """`private.KEY`, `info.KEY` or `task.task_id`: where the right answer stands. In a list, any answer is right."""
+    """`private.KEY`, `info.KEY` or `task.task_id`: where to find the right answer. In a list, every answer is right."""
     answer_from: Literal["action", "reply", "tag"] = "action"
-    """`action`: the last action, between `prefix` and `suffix`; `reply`: the whole last reply; `tag`: what the last
-    `<answer>` of the last reply holds."""
+    """`action`: the last action, between `prefix` and `suffix`; `reply`: the whole last reply; `tag`: the content of
+    the last `<answer>` in the last reply."""
     prefix: str = ""
-    """What an action that answers begins with, such as `answer(`; another action is no answer."""
+    """The beginning of an action that answers, such as `answer(`; any other action is no answer."""
     suffix: str = ""
-    """What it ends with."""
+    """The end of an action that answers."""
 
 
 OptionsT = TypeVar("OptionsT", bound=AnswerOptions)
 
 
 class AnswerComponent(Component[OptionsT]):
-    """Compares the last answer with the right ones: the best comparison counts. No answer is worth 0."""
+    """Compares the final answer with the right ones; the best comparison counts. A missing answer is worth 0."""
 
     alternatives: ClassVar[bool] = True
     """Whether a list holds several right answers; otherwise it is one answer."""
 
     @abstractmethod
     def compared(self, answer: str, right: Any) -> float:
-        """Return how right an answer is, in [0, 1]. Raises `ComponentError` for a right answer that is none."""
+        """Return how right an answer is, in [0, 1]. Raises `ComponentError` for an unusable right answer."""
 
     def score(self, episode: Trajectory) -> Answer | Awaitable[Answer]:
         """See `Component`."""
         return self.best(episode)
 
     def best(self, episode: Trajectory) -> float:
-        """Return how right the episode's answer is. Raises `ComponentError` where there is nothing to compare with."""
+        """Return how right the episode's answer is. Raises `ComponentError` if there is nothing to compare with."""
         turns_of(episode)
         told = ground_truth(self, self.options.ground_truth_from, episode)
         right = told if self.alternatives and isinstance(told, list) else [told]

@@ -96,7 +96,7 @@ def _reward_models(settings: RewardSettings) -> "RewardModels | None":
 
 async def _work(worker: RewardWorker, stop: asyncio.Event, models: "RewardModels | None") -> None:
     try:
-        # Loading may take longer than an answer may. (It is threads that load: there is no event to wait for.)
+        # Loading may take longer than an answer may. (Threads do the loading: there is no event to wait for.)
         while models is not None and models.loading() and not stop.is_set():  # noqa: ASYNC110
             await asyncio.sleep(_LOADING_GLANCE_S)
         await worker.run(stop)

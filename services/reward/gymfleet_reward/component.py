@@ -1,4 +1,4 @@
-"""What a component is: one term of the reward, which reads finished episodes and answers numbers."""
+"""The interface of a component: one term of the reward, which reads finished episodes and answers numbers."""
 
 from abc import ABC
 from collections.abc import Awaitable, Sequence
@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # they load more than few services need
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 Answer: TypeAlias = float | Sequence[float]
-"""An episode's number before its weight, or one for each of its turns, whose sum is the episode's."""
+"""An episode's number before its weight, or one number for each of its turns; the episode's is their sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """An answer, and what `scorers` of its record says: for what may change while the service runs."""
+    """An answer, and its version for the record's `scorers`: for components that may change while the service runs."""
 
     answer: Answer
     version: str
@@ -35,14 +35,14 @@ class ComponentError(Exception):
 
 
 def turns_of(episode: Trajectory) -> tuple[Turn, ...]:
-    """Return the turns of an episode. Raises `ComponentError` where it has none: there is no reply to judge."""
+    """Return the turns of an episode. Raises `ComponentError` if it has none: there is no reply to judge."""
     if not episode.turns:
         raise ComponentError("the trajectory has no turns")
     return episode.turns
 
 
 def reply_tokens(episode: Trajectory) -> list[int]:
-    """Return how many tokens each reply of an episode has. Raises `ComponentError` where that is not known."""
+    """Return the number of tokens of each reply of an episode. Raises `ComponentError` if it is not known."""
     turns = turns_of(episode)
     if any(turn.text and not turn.response_token_ids for turn in turns):
         raise ComponentError("the replies have no tokens: another model than the policy wrote them")
@@ -50,33 +50,33 @@ def reply_tokens(episode: Trajectory) -> list[int]:
 
 
 class ComponentOptions(BaseModel):
-    """What every component can be told, in the table of a recipe that names it. A misspelt key is an error."""
+    """The options of every component, in the recipe's table that names it. A misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: StrictBool = True
     """Count this component."""
     weight: Number = 1.0
-    """Factor."""
+    """Factor of the component's number."""
     on_error: Literal["fail", "zero"] = "fail"
-    """What a component that keeps failing leads to: `fail`, no reward, and the episode is played anew; `zero`, it
-    counts 0."""
+    """The result if the component keeps failing: `fail`, no reward, and the episode is played again; `zero`, the
+    component counts 0."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ComponentOptions)
 
 
 class Component(ABC, Generic[OptionsT]):
-    """One term of the reward. A subclass defines `score`, or `score_batch` where it wants several episodes at once.
+    """One term of the reward. A subclass defines `score`, or `score_batch` if it wants several episodes at once.
 
-    Either may be a coroutine function. One object scores all episodes of the same options. Coroutines of all
-    components share one event loop; other functions may be called from several threads at once. What raises is tried
-    again, but for `ComponentError`.
+    Either may be a coroutine function. One object scores all episodes with the same options. Coroutines of all
+    components share one event loop; other functions may be called from several threads at once. A call that raises
+    anything but `ComponentError` is tried again.
     """
 
     Options: ClassVar[type[ComponentOptions]] = ComponentOptions
     version: ClassVar[str] = ""
-    """Of those that come with gymfleet: changes whenever their numbers do. Others are known by their source."""
+    """For gymfleet's own components: changes whenever their numbers do. Others are identified by their source."""
     per: ClassVar[Literal["episode", "group"]] = "episode"
     """`group`: `score_batch` gets all episodes of one group, in the order of their samples."""
 
@@ -99,9 +99,9 @@ class Component(ABC, Generic[OptionsT]):
         raise NotImplementedError
 
     def private(self, episode: Trajectory) -> dict[str, Any]:
-        """Return what the environment told the reward service alone: of each key, what it said last.
+        """Return the environment's private data for the reward service: the last value of each key.
 
-        It is empty where the environment told nothing. Raises `ComponentError` if it cannot be opened here.
+        Empty if the environment sent none. Raises `ComponentError` if the data cannot be opened here.
         """
         told: dict[str, Any] = {}
         seen = -1
@@ -121,25 +121,27 @@ class Component(ABC, Generic[OptionsT]):
         return told
 
     def recorded_version(self) -> str:
-        """Return what `scorers` of a record says of one that comes with gymfleet: where options choose it, more than
-        `version`. Raises `ComponentError` for options that do not fit this service.
+        """Return the version of a component that comes with gymfleet, for `scorers` of a record.
+
+        If options determine the version, it is more than `version`. Raises `ComponentError` for options that do not fit
+        this service.
         """
         return self.version
 
     def models(self, name: str) -> "RewardModels":
-        """Return the service's reward models, to ask one of them. Raises `ComponentError` where it has none."""
+        """Return the service's reward models, to ask one of them. Raises `ComponentError` if it has none."""
         if self.reward_models is None:
             raise ComponentError(f"there is no reward model {name!r} here: name it in GYMFLEET_REWARD_MODELS")
         return self.reward_models
 
     @classmethod
     def in_batches(cls) -> bool:
-        """Return whether it scores several episodes at once."""
+        """Return whether the component scores several episodes at once."""
         return cls.score_batch is not Component.score_batch
 
     @classmethod
     def missing(cls) -> str:
-        """Return which method it should define and does not, or an empty string."""
+        """Return the method that the component should define but does not, or an empty string."""
         if cls.per == "group":
             return "" if cls.in_batches() else "score_batch"
         return "" if cls.in_batches() or cls.score is not Component.score else "score or score_batch"

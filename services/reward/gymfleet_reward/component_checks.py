@@ -1,4 +1,4 @@
-"""What every component must keep, tried on some episodes: authors run it on theirs."""
+"""Checks of what every component promises, on a few episodes: authors run them on their own components."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,7 +20,7 @@ _RUN: Final = "examination"
 def examine(reference: str, options: Mapping[str, Any] | None = None) -> list[str]:
     """Return a line for each promise that a component breaks; none for a sound one.
 
-    Options that have no default must be given, or only what can be seen without scoring is examined.
+    Options without a default must be given; otherwise only what can be seen without scoring is examined.
     """
     try:
         kind = COMPONENTS.find(reference)
@@ -57,7 +57,7 @@ class _Examination:
         self._grouped = component.per == "group"
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong with its answers."""
+        """Yield the faults of the component's answers."""
         checks: Sequence[Callable[[], Iterator[str]]] = (self._answers, self._episodes_without_turns, self._in_a_batch)
         for check in checks:
             if told := list(check()):

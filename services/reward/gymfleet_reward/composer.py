@@ -30,7 +30,7 @@ _MAX_ERROR_CHARS: Final = 2_000
 DEFAULT_TIMEOUT_S: Final = 60.0
 
 Outcomes: TypeAlias = Sequence[Raw | Exception]
-"""Of one episode, by term."""
+"""The outcomes of one episode, by term."""
 
 
 class NoReward(Exception):
@@ -41,11 +41,11 @@ class Scorer:
     """Compute rewards. Its methods block: they run in threads.
 
     Args:
-        plugins: the references, beside names, that a request may use.
+        plugins: the references that a request may use in addition to names.
         timeout_s: how long a component that does not come with gymfleet may take for one call.
-        opener: opens what environments told the reward service alone; None without a key.
-        judges: whom components may ask.
-        models: the reward models; None where there are none.
+        opener: opens the environments' private data for the reward service; None without a key.
+        judges: the judges that components may ask.
+        models: the reward models; None if there are none.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Scorer:
         ]
 
     def score_alone(self, request: ScoreRequest) -> ScoredTrajectory | None:
-        """Return the reward of one trajectory; None if a component must see the rest of its group, which is known."""
+        """Return the reward of one trajectory; None if a component must see its whole group, whose size is known."""
         size = request.num_samples or 1
         if size > 1 and request.trajectory.status.trainable and request.trajectory.sample < size:
             with contextlib.suppress(PluginError, ComponentError):  # which `score` reports
@@ -124,7 +124,7 @@ class Scorer:
         return [scored[place] for place in range(len(requests))]
 
     def _score_alike(self, requests: Sequence[ScoreRequest], key: str) -> list[ScoredTrajectory]:
-        """Score what has the same components."""
+        """Score requests that have the same components."""
         try:
             terms = self._terms.of(requests[0].reward, key)
         except (PluginError, ComponentError) as error:
@@ -136,7 +136,7 @@ class Scorer:
         ]
 
     def _evaluate(self, term: Term, requests: Sequence[ScoreRequest]) -> list[Raw | Exception]:
-        """Return what a component says of each."""
+        """Return a component's outcome for each request."""
         if term.immediate:
             return [answered(term.component, request.trajectory) for request in requests]
         if term.component.per == "episode":
@@ -162,7 +162,7 @@ def grouped(requests: Sequence[ScoreRequest]) -> dict[tuple[str, str], list[int]
 
 
 def lacking(group: Sequence[ScoreRequest]) -> str | None:
-    """Return what keeps these requests from being one whole group, None if they are."""
+    """Return what keeps these requests from being one whole group; None if they are one."""
     sizes = {request.num_samples for request in group}
     name = f"{group[0].trajectory.run_id}/{group[0].trajectory.group_id}"
     (size,) = sizes if len(sizes) == 1 else (None,)
@@ -183,7 +183,7 @@ def _alike(requests: Sequence[ScoreRequest]) -> dict[str, list[int]]:
 
 
 def _key(spec: RewardSpec) -> str:
-    # Every trajectory has one: this takes half the time of JSON.
+    # Every trajectory needs a key: this takes half the time of JSON.
     tables = spec.__pydantic_extra__.items()
     return repr([(label, table.use, table.enabled, table.__pydantic_extra__) for label, table in tables])
 
@@ -248,7 +248,7 @@ def _sum(values: Iterable[float]) -> float:
 
 
 def _weighted(term: Term, outcome: Raw | Exception, trajectory: Trajectory) -> RewardComponent:
-    """Return one term; what became of a component that failed, its options decide."""
+    """Return one weighted term; for a component that failed, its options decide."""
     options = term.component.options
     if isinstance(outcome, Raw):
         value = options.weight * outcome.total
@@ -268,5 +268,5 @@ def _weighted(term: Term, outcome: Raw | Exception, trajectory: Trajectory) -> R
 
 
 def _one_line(text: str) -> str:
-    """Return a line that can be put on the wire."""
+    """Return a text as a line that can be put on the wire."""
     return " ".join(text.split())[:_MAX_ERROR_CHARS].encode(errors="replace").decode()

@@ -17,18 +17,18 @@ from gymfleet_reward.user_code import UserCode
 
 _ATTEMPTS: Final = 3
 _FIRST_PAUSE_S: Final = 0.2
-"""Pause before the second attempt at a component, after which what it depends on may be back."""
+"""Pause before the second attempt at a component, during which its dependencies may come back."""
 _SHOWN: Final = 80
 
 
 class Raw(NamedTuple):
-    """What a component answered for one episode, before its weight."""
+    """A component's answer for one episode, before its weight."""
 
     total: float
     turns: tuple[float, ...] | None = None
-    """Its parts, where they belong to single turns."""
+    """The parts of the total, if they belong to single turns."""
     version: str = ""
-    """Of what answered, where that may change while the service runs; otherwise the term's."""
+    """The version that answered, if it may change while the service runs; otherwise that of the term counts."""
 
 
 def answered(component: Component[Any], episode: Trajectory) -> Raw | Exception:
@@ -40,9 +40,9 @@ def answered(component: Component[Any], episode: Trajectory) -> Raw | Exception:
 
 
 def evaluate(term: Term, episodes: Sequence[Trajectory], user_code: UserCode) -> list[Raw | Exception]:
-    """Return the answer for each episode, or why there is none; blocks while what failed is tried again.
+    """Return the answer for each episode, or why there is none; blocks while failures are tried again.
 
-    A component that compares the episodes of a group is given one group: either all of it has answers, or nothing.
+    A component that compares the episodes of a group gets one group: either all its episodes have answers, or none has.
     """
     evaluation = _Evaluation(term, episodes, user_code)
     retries = Retries(
@@ -63,7 +63,7 @@ class _Evaluation:
         self.outcomes: list[Raw | Exception] = [ComponentError("not scored")] * len(episodes)
 
     def attempt(self) -> None:
-        """Score what has no outcome yet. Raises the first failure that may pass."""
+        """Score the episodes that have no final outcome yet. Raises the first failure that may pass."""
         episodes = [self._episodes[place] for place in self._open]
         outcomes = [
             _outcome(answer, episode) for answer, episode in zip(self._answers(episodes), episodes, strict=True)
@@ -113,7 +113,7 @@ def _may_pass(outcome: Raw | Exception) -> TypeGuard[Exception]:
 
 
 def _outcome(answer: Any, episode: Trajectory) -> Raw | Exception:
-    """Return what a component's answer for an episode comes to."""
+    """Return the outcome of a component's answer for an episode."""
     if isinstance(answer, Exception):
         return answer
     if not isinstance(answer, Versioned):
@@ -123,7 +123,7 @@ def _outcome(answer: Any, episode: Trajectory) -> Raw | Exception:
 
 
 def _checked(answer: Any, episode: Trajectory) -> Raw | ComponentError:
-    """Return a component's answer for an episode, if it is one."""
+    """Return a component's answer for an episode, or an error if it is not one."""
     if type(answer) is float and math.isfinite(answer):  # as most are
         return Raw(answer)
     if not isinstance(answer, list | tuple):

@@ -11,31 +11,31 @@ from gymfleet_reward.component import Answer, Component, ComponentError, Compone
 from gymfleet_reward.ground_truth import Place, ground_truth
 
 FUNCTION: Final = "compute_score"
-"""What a file that holds no class may define instead."""
+"""The function that a file without a class may define instead."""
 
 
 class FunctionOptions(ComponentOptions):
-    """What every function can be told."""
+    """The options of every function."""
 
     ground_truth_from: Place | None = None
-    """`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `private.KEY`, likewise of what
-    the environment told the reward service alone; `task.task_id`, `task.level` or `task.seed`."""
+    """`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `private.KEY`: that key of the
+    environment's private data for the reward service; `task.task_id`, `task.level` or `task.seed`."""
     reward_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments, passed on as they are."""
 
 
 class GroundTruthOptions(FunctionOptions):
-    """Those of a function that must be given a `ground_truth`."""
+    """The options of a function that requires a `ground_truth`."""
 
     ground_truth_from: Place
 
 
 class FunctionComponent(Component[FunctionOptions]):
-    """A function that is called by keyword with what its signature takes.
+    """A function that is called with the keyword arguments that its signature takes.
 
-    `solution_str` is the text of the episode's last reply, `ground_truth` what `ground_truth_from` names,
-    `data_source` the environment's name, `extra_info` the task, with `info` of the last turn, `success`, `score` and
-    `num_turns`.
+    `solution_str` is the text of the episode's last reply, `ground_truth` the value that `ground_truth_from` names,
+    `data_source` the environment's name, and `extra_info` the task, with `info` of the last turn, `success`, `score`
+    and `num_turns`.
     """
 
     function: ClassVar[Callable[..., Any]]
@@ -61,7 +61,7 @@ class FunctionComponent(Component[FunctionOptions]):
 
 
 class AwaitedFunctionComponent(FunctionComponent):
-    """A coroutine function, likewise."""
+    """A coroutine function that is called in the same way."""
 
     async def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
@@ -99,7 +99,7 @@ def _extra_info(episode: Trajectory) -> dict[str, Any]:
 
 
 def _number(answer: Any) -> Answer:
-    """Return the number in what such functions return: a number, whether it is right, or a table with `score`."""
+    """Return the number in a function's answer: a number, a bool (whether it is right), or a table with `score`."""
     if isinstance(answer, dict):
         if "score" not in answer:
             raise ComponentError(f"it returned a table without `score`: {', '.join(map(str, answer)) or 'empty'}")

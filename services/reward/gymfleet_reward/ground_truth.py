@@ -1,4 +1,4 @@
-"""Where the right answer of an episode stands."""
+"""Where to find an episode's right answer."""
 
 from typing import Annotated, Any
 
@@ -8,12 +8,12 @@ from pydantic import Field
 from gymfleet_reward.component import Component, ComponentError
 
 Place = Annotated[str, Field(pattern=r"^((info|private)(\.[^.]+)+|task\.(task_id|level|seed))$")]
-"""`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `private.KEY`, likewise of what the
-environment told the reward service alone; `task.task_id`, `task.level` or `task.seed`."""
+"""`info.KEY`: that key of the last turn's info (`info.KEY.INNER` in a table of it); `private.KEY`: that key of the
+environment's private data for the reward service; `task.task_id`, `task.level` or `task.seed`."""
 
 
 def ground_truth(component: Component[Any], place: str, episode: Trajectory) -> Any:
-    """Return what stands there. Raises `ComponentError` for an episode that has no such thing."""
+    """Return the value at a place. Raises `ComponentError` for an episode that has none."""
     root, *keys = place.split(".")
     found: Any
     match root:

@@ -14,7 +14,7 @@ from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.streams import Patience, RedisClient
 
 Held: TypeAlias = dict[int, bytes]
-"""Of a group: by sample, the replay's number, a line feed, and the record."""
+"""The records of a group by sample: each is the replay's number, a line feed, and the record."""
 
 _HOLD: Final = """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
@@ -34,17 +34,17 @@ if redis.call('HLEN', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) en
 return 1
 """
 _KEPT_S: Final = 24 * 3600
-"""Longer than any run waits: what is left then belongs to a run that is gone."""
+"""Longer than any run waits: records that are left then belong to a run that is gone."""
 _CLAIM_S: Final = 30.0
-"""For so long, one replica alone gives up a group."""
+"""Time during which only one replica may give up a group."""
 
 
 class HeldGroups:
     """The records that wait for the rest of their groups.
 
     Args:
-        wait_s: a group to which nothing came for so long is given up.
-        patience_s: how long an outage of Redis is waited through.
+        wait_s: a group that received nothing for this long is given up.
+        patience_s: how long to wait through an outage of Redis.
     """
 
     def __init__(self, redis: RedisClient, *, wait_s: float, patience_s: float) -> None:
@@ -56,9 +56,9 @@ class HeldGroups:
         self._patience = Patience(key=HELD_GROUPS)
 
     async def hold(self, request: ScoreRequest) -> list[bytes] | None:
-        """Keep a record, and return its whole group's, in the order of the samples; None while some are missing.
+        """Keep a record, and return those of its whole group in the order of the samples; None while some are missing.
 
-        A record that is there already changes nothing, nor does one that an episode played later has replaced.
+        A record that is already there changes nothing, nor does one that an episode played later has replaced.
         """
         trajectory = request.trajectory
         key = held_group(trajectory.run_id, trajectory.group_id)
@@ -73,7 +73,7 @@ class HeldGroups:
         return _records(held) if held else None
 
     async def forget(self, requests: Sequence[ScoreRequest]) -> None:
-        """Let go of records of one group, whose rewards are on the scored stream; newer ones of it stay."""
+        """Delete records of one group whose rewards are on the scored stream; newer records of the group stay."""
         trajectories = [request.trajectory for request in requests]
         args: list[Any] = [_member(trajectories[0])]
         for trajectory in trajectories:
@@ -82,7 +82,7 @@ class HeldGroups:
         await self._patience.call(lambda: self._forget(keys=[key, HELD_GROUPS], args=args), timeout_s=self._patience_s)
 
     async def given_up(self) -> list[bytes] | None:
-        """Return the records of a group that stayed incomplete, which no other replica gets meanwhile; None if none."""
+        """Return the records of a group that stayed incomplete, None if none; no other replica gets them meanwhile."""
         now = time.time()
         due: list[Any] = await self._redis.zrangebyscore(HELD_GROUPS, "-inf", now, start=0, num=1)
         if not due:

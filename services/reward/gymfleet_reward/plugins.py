@@ -1,4 +1,4 @@
-"""Which components a reward is made of, with their options."""
+"""The components of a reward, with their options."""
 
 import inspect
 import threading
@@ -25,7 +25,7 @@ _MAX_KEPT: Final = 256
 
 
 class ComponentKind(PluginKind[Component[Any]]):
-    """Components are classes, or functions as verl has them."""
+    """Components are classes, or functions as in verl."""
 
     def _exported(self, module: ModuleType, reference: str) -> type[Component[Any]]:
         function = getattr(module, FUNCTION, None)
@@ -58,18 +58,18 @@ class Term:
     component: Component[Any]
     version: str
     immediate: bool
-    """It comes with gymfleet and looks at the episode alone: it does not wait, and another attempt says the same."""
+    """Whether it comes with gymfleet and reads only the episode: it never waits, and a retry gives the same answer."""
 
 
 class Terms:
     """Find the components of rewards, and keep them: loading one takes much longer than scoring with it.
 
     Args:
-        plugins: references beside names that may be used.
-        load: calls what imports other people's code.
-        opener: opens what environments told the reward service alone; None without a key.
-        judges: whom components may ask.
-        models: the reward models; None where there are none.
+        plugins: references that may be used in addition to names.
+        load: calls a function that imports other people's code.
+        opener: opens the environments' private data for the reward service; None without a key.
+        judges: the judges that components may ask.
+        models: the reward models; None if there are none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Terms:
         return terms
 
     def forget(self) -> None:
-        """Make all components anew when they are asked for next."""
+        """Forget all components, so that they are made anew when they are needed next."""
         self._kept.clear()
 
     def _term(self, label: str, table: ComponentTable) -> Term:

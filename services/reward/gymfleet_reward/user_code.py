@@ -1,4 +1,4 @@
-"""Where components that did not come with gymfleet run: away from the service's event loop, and with a time limit."""
+"""Components that do not come with gymfleet run here: away from the service's event loop, with a time limit."""
 
 import asyncio
 import contextlib
@@ -15,26 +15,26 @@ from gymfleet_reward.component import ComponentError
 log = structlog.get_logger()
 T = TypeVar("T")
 _GRACE_S: Final = 1.0
-"""Given to a coroutine to end itself before its caller goes on without it."""
+"""Time for a coroutine to end itself before its caller goes on without it."""
 _MAX_THREADS: Final = 128
 """Functions under way at once. One that never returns keeps its thread: many of them must not fill the process."""
 
 _MAX_BLOCKED: Final = 32
-"""Event loops that are given up; each keeps its thread."""
+"""Maximum number of event loops that are given up; each keeps its thread."""
 
 
 class Blocked(ComponentError):
-    """The event loop did not come to it."""
+    """The event loop did not get to the call."""
 
 
 class UserCode:
-    """Run functions in threads, and coroutines in one event loop in a thread of its own.
+    """Run functions in threads, and coroutines in one event loop with its own thread.
 
     Whatever they do, the caller, which must not be an event loop, goes on after about `timeout_s`.
 
     Args:
-        on_blocked: called when something blocks the event loop: there is another one then, and what belongs to the
-            old one is of no use.
+        on_blocked: called when something blocks the event loop: another one replaces it, and objects that belong to the
+            old one are of no use.
     """
 
     def __init__(self, timeout_s: float, on_blocked: Callable[[], None]) -> None:
@@ -48,11 +48,11 @@ class UserCode:
         self._closed = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what a function returns, or raise what it raises. `ComponentError` if that takes too long."""
+        """Return what a function returns, or raise what it raises. Raises `ComponentError` if it takes too long."""
         if not self._free.acquire(blocking=False):
             raise ComponentError(f"{_MAX_THREADS} calls of plug-ins are under way in this service, or hang")
         answer: Future[T] = Future()
-        # Not a pool's thread: the process would wait for it at its end.
+        # Not a thread of a pool: the process would wait for that at its end.
         threading.Thread(target=self._run, args=(function, answer), daemon=True, name="component").start()
         try:
             return self._result(answer, self._timeout_s)
@@ -62,7 +62,7 @@ class UserCode:
             raise ComponentError(f"it did not return within {self._timeout_s:g} s") from error
 
     def gather(self, functions: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what coroutine functions that are run at the same time return or raise, in their order."""
+        """Run coroutine functions at the same time, and return what each returns or raises, in their order."""
         loop = self._running_loop()
         answers = [asyncio.run_coroutine_threadsafe(self._limited(function), loop) for function in functions]
         deadline = time.monotonic() + self._timeout_s + _GRACE_S
@@ -72,7 +72,7 @@ class UserCode:
         return outcomes
 
     def close(self) -> None:
-        """End what is under way; what cannot be ended is left behind."""
+        """End the calls under way; those that cannot be ended are left behind."""
         self._closed = True
         for answer in list(self._waiting):
             answer.cancel()

@@ -63,7 +63,7 @@ class RewardWorker:
         )
 
     def streams(self) -> list[str]:
-        """Return the two shared streams, and those of the runs that were scored here lately."""
+        """Return the two shared streams, and those of the runs that were recently scored here."""
         return [ROLLOUT_REQUESTS, TRAJECTORIES_RAW, *(trajectories_scored(run_id) for run_id in self._producers)]
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -90,7 +90,7 @@ class RewardWorker:
         await self._groups.forget(requests)
 
     async def _give_up(self) -> None:
-        """Pass on, without rewards, the episodes whose groups do not become whole."""
+        """Pass on, without rewards, the episodes of groups that do not become whole."""
         while True:
             await asyncio.sleep(min(self._settings.group_wait_s / 4, _LONGEST_GLANCE_S))
             try:

@@ -1,4 +1,4 @@
-"""What the policy answered when it was asked what it thinks, kept by the question and the version of its weights."""
+"""The policy's answers when it is asked for its opinion, kept by question and version of the weights."""
 
 import hashlib
 from array import array
@@ -8,19 +8,19 @@ from typing import Final, TypeAlias
 from gymfleet_rollout.replies import Context
 
 MAX_QUESTIONS: Final = 4096
-"""Of which answers are kept; beyond them those that were asked first are forgotten."""
+"""Questions whose answers are kept; beyond this number, those that were asked first are forgotten."""
 KNOWN: Final = "answers that were known"
-"""As they are counted in the record of a search."""
+"""The name of their count in the record of a search."""
 
 Sample: TypeAlias = Callable[[int], Awaitable[Sequence[str]]]
-"""Has the policy answer so many times, and returns the answers."""
+"""Has the policy answer the given number of times, and returns the answers."""
 
 
 class Answers:
     """Answers of one policy to the questions of one play.
 
-    A question that is asked again has the same answers, where nothing but the weights could change them. Answers to one
-    question are samples drawn apart: where more are wanted than are known, only those that lack are sampled.
+    A question that is asked again has the same answers, because only other weights could change them. Answers to one
+    question are independent samples: if more are wanted than are known, only the missing ones are sampled.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Answers:
         """Return `count` answers, and how many of them were known.
 
         Args:
-            context: all that the policy is given, the question at its end.
-            role: as what it is asked.
-            count: answers that are wanted.
-            version: returns the version of the weights that answer now. What was answered while they changed is used
-                once, and not kept.
-            sample: called where answers lack.
+            context: everything that the policy is given, with the question at the end.
+            role: the role in which the policy is asked.
+            count: number of answers that are wanted.
+            version: returns the version of the weights that answer now. Answers that were sampled while it changed are
+                used once, and not kept.
+            sample: called if answers are missing.
         """
         before = version()
         key = _key(context, role, before)

@@ -1,8 +1,9 @@
-"""What a strategy asks the policy about what lies before it: marks, votes, comparisons.
+"""Questions that a strategy asks the policy about possible next steps: marks, votes, comparisons.
 
-The questions stand below the observation of a node that stays open. Those of one call are asked side by side, so that
-the engine answers them in one batch, and one that was asked before is not asked again (`PlayContext.ask`). An answer
-that cannot be read is counted in the record of the search as often as it is used, and is no mark.
+The questions are put below the observation of a node that stays open. The questions of one call are asked side by side,
+so that the engine answers them in one batch, and a question that was asked before is not asked again
+(`PlayContext.ask`). An answer that cannot be read is counted in the record of the search as often as it is used, and is
+not a mark.
 """
 
 import re
@@ -19,21 +20,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 _HIGHEST: Final = 10
 _AT_ONCE: Final = 64
-"""Questions. What waits longer for its turn than for its answer would meet the deadline of a reply."""
+"""Questions asked at once. With more, a question could wait for its turn until the deadline of its reply."""
 _SHOWN: Final = 600
-"""Characters of what an action led to."""
+"""Characters shown of the observation that an action led to."""
 _NUMBER: Final = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d{1,6})?)(?![\d.]*\d)")
 _NO_MARK: Final = re.compile(r"-\s?\d")
 """A number below zero, or a range."""
 
 
 async def marks(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float | None]:
-    """Return what the policy says of each candidate on average, in [0, 1]; None where no answer can be read.
+    """Return the policy's mean mark for each candidate, in [0, 1]; None if no answer can be read.
 
     Args:
-        ctx: what is played with.
-        node: an open node, at which it is asked.
-        candidates: texts, each asked about by itself.
+        ctx: the context of the play.
+        node: an open node, at which the policy is asked.
+        candidates: texts, each asked about separately.
         samples: answers to each question.
     """
     different = list(dict.fromkeys(candidates))
@@ -54,7 +55,7 @@ async def _mark(ctx: PlayContext, node: Node, candidate: str, samples: int) -> f
 
 
 async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float]:
-    """Return the share of votes that each candidate has, of those that can be read; asked as `marks` asks."""
+    """Return each candidate's share of the votes that can be read; asked as in `marks`."""
     listed = "\n".join(f"{place}. {candidate}" for place, candidate in enumerate(candidates, 1))
     question = (
         f"These are ways on:\n{listed}\nWhich leads to the goal most likely? Answer with its number, and nothing else."
@@ -70,10 +71,10 @@ async def votes(ctx: PlayContext, node: Node, candidates: Sequence[str], samples
 
 
 async def comparisons(ctx: PlayContext, node: Node, candidates: Sequence[str], samples: int) -> list[float]:
-    """Return the share of its comparisons with the others that each candidate wins; asked as `marks` asks.
+    """Return the share of its comparisons with the others that each candidate wins; asked as in `marks`.
 
-    Each pair is asked about in both orders in turn, since policies prefer what stands first, or last. A pair without an
-    answer that can be read is half won by either, and a candidate that is alone wins all.
+    Each pair is asked about in both orders alternately, because policies prefer the first or the last position. A pair
+    without an answer that can be read is half a win for each, and a single candidate wins all.
     """
     won = [0.0] * len(candidates)
     pairs = list(combinations(range(len(candidates)), 2))
@@ -85,7 +86,7 @@ async def comparisons(ctx: PlayContext, node: Node, candidates: Sequence[str], s
 
 
 async def _better(ctx: PlayContext, node: Node, one: str, other: str, samples: int) -> float:
-    """Return the share of answers by which one of two ways is better."""
+    """Return the share of answers that prefer `one` to `other`."""
     straight, turned = await side_by_side(
         (_choices(ctx, node, one, other, -(-samples // 2)), _choices(ctx, node, other, one, samples // 2))
     )
@@ -94,7 +95,7 @@ async def _better(ctx: PlayContext, node: Node, one: str, other: str, samples: i
 
 
 async def _choices(ctx: PlayContext, node: Node, first: str, second: str, samples: int) -> list[float]:
-    """Return which of two ways is better by each answer that can be read: 1 or 2."""
+    """Return the choice between two candidates, 1 or 2, in each answer that can be read."""
     question = (
         f"These are two ways on:\n1. {first}\n2. {second}\nWhich one leads to the goal more likely? Answer with "
         "1 or 2, and nothing else."
@@ -106,7 +107,7 @@ async def _choices(ctx: PlayContext, node: Node, first: str, second: str, sample
 
 
 async def _answered(ask: Callable[[T], Coroutine[Any, Any, R]], about: Sequence[T]) -> list[R]:
-    """Return what is answered about each, so many asked about at once."""
+    """Return the answer about each item, asking about `_AT_ONCE` items at a time."""
     found: list[R] = []
     for first in range(0, len(about), _AT_ONCE):
         found += await side_by_side(ask(one) for one in about[first : first + _AT_ONCE])
@@ -114,9 +115,9 @@ async def _answered(ask: Callable[[T], Coroutine[Any, Any, R]], about: Sequence[
 
 
 def number(text: str, highest: int) -> float | None:
-    """Return the number from 0 to `highest` that a text holds; None where there is none, or more than one.
+    """Return the number from 0 to `highest` in a text; None if there is none, or more than one.
 
-    `7/10` is 7 of 10.
+    `7/10` is read as 7 of 10.
     """
     found = {float(one) for one in _NUMBER.findall(text.replace(f"/{highest}", ""))}
     if len(found) != 1 or _NO_MARK.search(text):
@@ -126,13 +127,13 @@ def number(text: str, highest: int) -> float | None:
 
 
 def way(node: Node) -> str:
-    """Return an action and what it led to, as it is shown to the policy."""
+    """Return an action and the observation that it led to, as shown to the policy."""
     action = "" if node.turn is None else node.turn.action or node.turn.text
     came = " ".join(node.observation.split())
     return f"{action}: {came[:_SHOWN]}"
 
 
 def path(node: Node) -> str:
-    """Return the actions that lead to a node, and what the last one led to."""
+    """Return the actions that lead to a node, and the observation that the last one led to."""
     before = [turn.action or turn.text for turn in node.turns()[:-1]]
     return ", then ".join((*before, way(node)))

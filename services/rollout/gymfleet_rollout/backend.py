@@ -1,8 +1,8 @@
-"""The interface of an inference backend: where the tokens of the policy come from.
+"""The interface of an inference backend: the source of the policy's tokens.
 
-A backend makes engines, and an engine generates, can be interrupted, and takes new weights. Versions, what is done with
-an engine that went down, and the resumption of interrupted replies are the same for all. Those that come with gymfleet
-are the modules of `gymfleet_rollout.backends`.
+A backend makes engines; an engine generates, can be interrupted, and takes new weights. Versions, the treatment of
+engines that went down, and the resumption of interrupted replies are the same for all backends. The backends that come
+with gymfleet are the modules of `gymfleet_rollout.backends`.
 """
 
 from abc import ABC, abstractmethod
@@ -52,12 +52,12 @@ class BackendOptions(BaseModel):
 
 
 class BackendFacts(BaseModel):
-    """What the service must know of a backend before it makes an engine."""
+    """Facts about a backend that the service must know before it makes an engine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     compiles: bool = False
-    """With `enforce_eager = false` it compiles the model on this machine, which takes a C++ compiler."""
+    """With `enforce_eager = false` it compiles the model on this machine, which needs a C++ compiler."""
     adapters: bool = False
     """Its engines load adapters, as `[model.lora]` wants."""
     images: bool = False
@@ -81,17 +81,17 @@ class InferenceBackend(ABC, Generic[OptionsT]):
     async def replicas(self) -> Sequence[str]:
         """Return the names of the engines that should exist now; by default there is one, inside this process.
 
-        It is asked every two seconds. An engine that is new is given the live weights and compared with another before
-        it serves; one that is down and no longer named is forgotten. While none is named at the start, the service
-        waits.
+        The service asks every two seconds. A new engine gets the live weights and is compared with another before it
+        serves; an engine that is down and no longer named is forgotten. At the start, the service waits until one is
+        named.
         """
         return ("embedded",)
 
     @abstractmethod
     def engine(self, replica: str, config: EngineConfig) -> Engine:
-        """Return the engine of one of these names, not started, with the weights in `config.model` as its first.
+        """Return the engine for one of these names, not started; its first weights are those in `config.model`.
 
-        What its `max_model_len` allows, and its replies, must be the same for all. The service calls it by that name.
+        Its `max_model_len` and its replies must be the same as those of the others. The service gives it that name.
         """
 
 
@@ -99,6 +99,6 @@ BACKENDS: Final = PluginKind[InferenceBackend[Any]]("backend", (InferenceBackend
 
 
 def backend_of(reference: str, options: Mapping[str, Any], *, table: str) -> InferenceBackend[Any]:
-    """Return a backend with its options; `table` is their place in messages. Raises `PluginError`."""
+    """Return a backend with its options; `table` is the place of the options in messages. Raises `PluginError`."""
     kind = BACKENDS.find(reference)
     return kind(checked_options(kind.Options, options, table=table, owner=reference))

@@ -1,6 +1,6 @@
-"""What a backend must keep, tried out with a small model: `examine` says what it breaks.
+"""Checks of what a backend promises, with a small model: `examine` returns the promises that it breaks.
 
-Judged by transformers: what an engine says of its tokens is compared with the model's own log-probabilities.
+Transformers is the judge: an engine's log-probabilities are compared with the model's own.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from gymfleet_rollout.inference.base import require_sound
 from gymfleet_rollout.model import vocab_size
 
 PATIENCE_S: Final = 300.0
-"""For everything; vLLM takes half a minute to start."""
+"""Time for all checks; vLLM takes half a minute to start."""
 PROMPT_S: Final = 10.0
-"""In which a request that was cancelled or interrupted has left the engine."""
+"""Time within which a cancelled or interrupted request must have left the engine."""
 TOLERANCE: Final = 1e-3
-"""In nat, the mean |difference| in log-probability: what a trainer accepts at the most."""
+"""Mean |difference| in log-probability, in nat, that a trainer accepts at most."""
 _CONTEXT: Final = 512
 _LONG: Final = 400
 """Tokens of a reply that is not over before it is interrupted."""
 _MANY: Final = 12
 _PROMPT: Final = tuple(7 * place % 90 for place in range(70))
-"""Longer than two blocks of vLLM's prefix cache, and with the tokens that pad and end texts: here they are as any."""
+"""Longer than two blocks of vLLM's prefix cache; the tokens that pad and end texts are ordinary tokens here."""
 _SALT: Final = "check"
 _VOCABULARY: Final = 128
 _A_MOMENT_S: Final = 0.1
 _PAUSES_S: Final = (0.05, 0.2, 0.8)
-"""Before an interruption, until one finds a reply in its middle."""
+"""Pauses before an interruption, tried until one catches a reply in the middle."""
 
 
 def examine(
@@ -53,8 +53,8 @@ def examine(
     Args:
         reference: a name, `package.module:Class`, or the path of a file.
         options: its options, if it needs any.
-        models: directories of two models of one shape, in float32, where the backend cannot load those that are made
-            for it here: one that asks a server needs the model of that server. The first is the one that it has.
+        models: directories of two models of one shape, in float32, if the backend cannot load those that are made for
+            it here: a backend that asks a server needs that server's model. The first is the one that it has.
     """
     try:
         backend = backend_of(reference, options or {}, table="options")
@@ -65,7 +65,7 @@ def examine(
 
 
 def _made(directory: Path) -> tuple[Path, Path]:
-    """Make two models, with random weights large enough that they say different things."""
+    """Make two models, with random weights large enough that their outputs differ."""
     import torch  # noqa: PLC0415 - heavy
     from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415 - heavy
 
@@ -127,7 +127,7 @@ class _Trial:
     async def _ask(
         self, sampling: Sampling = GREEDY, *, max_tokens: int = 16, prompt: Sequence[int] = _PROMPT, stop: int = -1
     ) -> Continuation:
-        """Return an answer that makes sense as such. Raises InferenceError for any other."""
+        """Return a sound answer. Raises InferenceError for any other."""
         request = _request(prompt, max_tokens, sampling, (stop,) if stop >= 0 else ())
         answer = await self._engine.generate(request)
         require_sound(self._engine.name, request, answer, self._vocab_size)
@@ -136,7 +136,7 @@ class _Trial:
         return answer
 
     async def _answers(self) -> list[str]:
-        """Tokens, log-probabilities and their end."""
+        """Check the tokens, log-probabilities and ends of replies."""
         if self._engine.max_model_len < 1:
             return [f"its max_model_len is {self._engine.max_model_len} when it has started"]
         await self._engine.check()
@@ -256,7 +256,7 @@ class _Trial:
         return [f"its num_in_flight is {number} after {when}"] if number else []
 
     def _gap(self, answer: Continuation, prompt: Sequence[int], temperature: float = 1.0) -> float:
-        """Return the mean |difference| between what the engine says and what the live weights do."""
+        """Return the mean |difference| between the engine's log-probabilities and those of the live weights."""
         import torch  # noqa: PLC0415 - heavy
 
         table = torch.log_softmax(_logits(self._live, prompt, answer.token_ids) / temperature, -1)
@@ -275,7 +275,7 @@ _JUDGES: Final[dict[Path, Any]] = {}
 
 
 def _logits(path: Path, prompt: Sequence[int], tokens: Sequence[int]) -> Any:
-    """Return what the model in a directory says before each of the tokens, as (T, V)."""
+    """Return the logits of the model in a directory before each of the tokens, (T, V)."""
     import torch  # noqa: PLC0415 - heavy
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - heavy
 

@@ -1,4 +1,4 @@
-"""What the episodes of a group have used of its budget."""
+"""The part of a group's budget that its episodes have used."""
 
 import asyncio
 import contextlib
@@ -10,18 +10,18 @@ from gymfleet_contracts.rollout import Budget
 
 T = TypeVar("T")
 Timeout: TypeAlias = Callable[[float], contextlib.AbstractAsyncContextManager[asyncio.Timeout]]
-"""Returns a time limit of so many seconds."""
+"""Returns a time limit of the given number of seconds."""
 
 
 class BudgetSpent(Exception):
-    """The call would exceed the group's budget. What was played so far can be exported."""
+    """The call would exceed the group's budget. Episodes can be exported as far as they were played."""
 
 
 class Spending:
-    """Counts for all episodes of one group, and refuses what would exceed the budget.
+    """Counts what all episodes of one group use, and refuses what would exceed the budget.
 
-    Tokens are reserved before a reply and counted after it: where the rest may not be enough for another whole reply,
-    that waits for those under way, and only the last one is cut.
+    Tokens are reserved before a reply and counted after it. If the rest may not be enough for another whole reply, that
+    reply waits for those under way, so that only the last one is cut.
     """
 
     def __init__(self, budget: Budget, timeout: Timeout) -> None:
@@ -47,12 +47,12 @@ class Spending:
         self.env_steps += 1
 
     def evaluate(self, count: int) -> None:
-        """Count nodes whose value is asked for. Raises `BudgetSpent`."""
+        """Count nodes whose value is requested. Raises `BudgetSpent`."""
         self._require("evaluations", self.evaluations + count)
         self.evaluations += count
 
     async def reserve(self, count: int, max_tokens: int) -> int:
-        """Count replies, and return the tokens that each may have, which `settle` ends. Raises `BudgetSpent`."""
+        """Count replies and reserve tokens until `settle`; return how many each may have. Raises `BudgetSpent`."""
         self._require("model_calls", self.model_calls + count)
         if (limit := self._budget.tokens) is not None:
             while self._reserved and limit - self.tokens - self._reserved < count * max_tokens:
@@ -67,13 +67,13 @@ class Spending:
         return max_tokens
 
     def settle(self, count: int, max_tokens: int, num_sampled: int) -> None:
-        """Count the tokens that were sampled of those that were reserved."""
+        """Count the sampled tokens, and end the reservation."""
         self._reserved -= count * max_tokens
         self.tokens += num_sampled
         self._returned.set()
 
     async def timed(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what a call returns, within the time that is left. Raises `BudgetSpent`."""
+        """Return a call's result within the time that is left. Raises `BudgetSpent`."""
         seconds = self._budget.seconds or 0.0
         spent = BudgetSpent(f"seconds: all {seconds:g} are spent")
         left_s = seconds - self.seconds

@@ -1,4 +1,4 @@
-"""What the policy reads at a node: the tokens of prompts, and how many there may be."""
+"""The prompts that the policy reads at a node: their tokens, and the limit on their number."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,12 +23,12 @@ class Contexts:
         self._parts = parts
         self._seen = seen
         self.max_tokens: Final = min(group.limits.max_context_tokens, parts.policy.max_model_len)
-        """Of prompts and replies together."""
+        """Limit on the tokens of prompts and replies together."""
 
     def prompt(self, last: Turn | None, text: str, shown: Sequence[ShownImage] = ()) -> Prompted:
-        """Return what the prompt of an observation adds to the turns before it, of which `last` is the last.
+        """Return what the prompt of an observation adds to the turns before it; `last` is the last of these.
 
-        The text has the marks of the images that are shown.
+        The text contains the marks of the images that are shown.
         """
         chat, images = self._parts.chat, tuple(one.marked for one in shown)
         if last is None:
@@ -40,13 +40,14 @@ class Contexts:
         return self._seen.prompted(token_ids, shown)
 
     def replacement(self, nodes: Sequence[Node], text: str, shown: Sequence[ShownImage] = ()) -> Prompted | None:
-        """Return the whole prompt of an observation, where contexts are replaced and the template's own differs from
-        what was sampled; None where the turns before it are gone on with.
+        """Return the whole prompt of an observation, or None if it continues the turns before it.
+
+        The prompt is whole if contexts are replaced and the template's own context differs from what was sampled.
 
         Args:
-            nodes: those that lead to it, from the first one on, with it as the last.
-            text: of the observation, with the marks of its images.
-            shown: its images.
+            nodes: the nodes that lead to the observation, from the first one to the one that it belongs to.
+            text: the observation's text, with the marks of its images.
+            shown: the observation's images.
         """
         chat = self._parts.chat
         if not chat.replaces or len(nodes) < 2:
@@ -82,7 +83,7 @@ class Contexts:
 
 
 def images_before(node: Node) -> list[tuple[int, PromptImage]]:
-    """Return the images of the sequence that leads to a node, each with where its turn's prompt begins."""
+    """Return the images of the sequence that leads to a node, each with the place where its turn's prompt begins."""
     found: list[tuple[int, PromptImage]] = []
     begin = 0
     for turn in node.turns():
@@ -94,7 +95,7 @@ def images_before(node: Node) -> list[tuple[int, PromptImage]]:
 
 
 def tokens_before(node: Node) -> list[int]:
-    """Return the tokens of the sequence that leads to a node, which keeps them."""
+    """Return the tokens of the sequence that leads to a node, and keep them in the node."""
     if node.context is None:
         node.context = []
         for turn in node.turns():

@@ -100,7 +100,7 @@ class EnginePool:
     async def generate(
         self, engine: Engine, request: GenerationRequest, on_tokens: OnTokens | None = None
     ) -> Continuation:
-        """Return an engine's answer. Raises InferenceError for whatever it raises, and for an answer that is none."""
+        """Return an engine's answer. Raises InferenceError for whatever it raises, and for an unsound answer."""
         with _as_inference_error(engine):
             answer = await engine.generate(request, on_tokens)
             require_sound(engine.name, request, answer, self._vocab_size)
@@ -280,7 +280,7 @@ async def load(engine: Engine, path: Path, on_gpu: WeightsOnGpu | None = None) -
 
 @contextmanager
 def _as_inference_error(engine: Engine) -> Iterator[None]:
-    """An engine may be anybody's: what it raises is a failure of the engine, and of nothing else."""
+    """Raise InferenceError for whatever an engine raises: engines may be other people's code, and only they failed."""
     try:
         yield
     except InferenceError:

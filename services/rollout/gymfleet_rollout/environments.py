@@ -10,7 +10,7 @@ from gymfleet_contracts.session import EnvironmentSpec
 from gymfleet_kit.retries import Retries
 
 _PATIENCE_S: Final = 60.0
-"""How long a gateway that died may take to be restarted, as when a session is opened: no attempt is used up."""
+"""Time for a gateway that died to be restarted, as when a session is opened: no attempt is used up."""
 
 
 class Environments:

@@ -1,4 +1,4 @@
-"""Episodes played to their ends, by themselves or side by side: what most strategies do between their decisions."""
+"""Episodes played to the end, alone or side by side, as most strategies do between their decisions."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def to_the_end(ctx: PlayContext, node: Node, *, greedy: bool = False) -> Node:
-    """Return the leaf of an episode that the policy plays on, or how far the budget let it come."""
+    """Let the policy play an episode to the end, and return the leaf or the last node that the budget allowed."""
     try:
         while not node.over:
             (reply,) = await ctx.propose(node, greedy=greedy)
@@ -22,7 +22,7 @@ async def to_the_end(ctx: PlayContext, node: Node, *, greedy: bool = False) -> N
 
 
 async def side_by_side(playing: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what several come to that are played at once; the first failure ends all. Raises it by itself."""
+    """Run coroutines at the same time and return their results. The first failure ends all, and is raised itself."""
     try:
         async with asyncio.TaskGroup() as tasks:
             played = [tasks.create_task(one) for one in playing]
@@ -32,7 +32,7 @@ async def side_by_side(playing: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def tried(ctx: PlayContext, node: Node, replies: Sequence[Reply]) -> list[Node]:
-    """Return the nodes that replies to one node lead to, each in a fork of it; fewer where the budget ends that."""
+    """Return the nodes that replies to one node lead to, each in a fork of it; fewer if the budget runs out."""
     forks = [node, *(await ctx.fork(node, len(replies) - 1) if len(replies) > 1 else ())]
     reached = await side_by_side(_acted(ctx, fork, reply) for fork, reply in zip(forks, replies, strict=True))
     return [child for child in reached if child is not None]
@@ -51,9 +51,9 @@ def distinct(replies: Iterable[Reply]) -> list[Reply]:
 
 
 async def best_first(ctx: PlayContext, leaves: Sequence[Node]) -> list[Node]:
-    """Return leaves by what `[rollout.evaluator]` says of them, the best first; of equals the one that came first.
+    """Return leaves in the order of their values by `[rollout.evaluator]`, the best first; equals keep their order.
 
-    Those that the budget cut short are last, and have no value. Raises `BudgetSpent` where values are beyond it.
+    Leaves that the budget cut short are last, and have no value. Raises `BudgetSpent` if it does not allow the values.
     """
     over = [leaf for leaf in leaves if leaf.over]
     values = await ctx.evaluate(over) if over else []

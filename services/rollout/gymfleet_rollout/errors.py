@@ -1,11 +1,11 @@
-"""What callers of the rollout service can branch on."""
+"""Errors that callers of the rollout service can branch on."""
 
 from gymfleet_contracts import problems
 from gymfleet_kit.problems import ServiceError, TryLater
 
 
 class PolicyVersionConflict(ServiceError):
-    """The version is not newer than the live one, or another one is being decided."""
+    """The version is not newer than the live one, or another one is being decided on."""
 
     type = problems.POLICY_VERSION_CONFLICT
     title = "The policy version does not fit the present state"
@@ -45,7 +45,7 @@ class WrongPort(ServiceError):
 
 
 class UnknownJob(ServiceError):
-    """Never submitted to this process, or forgotten since."""
+    """The job was never submitted to this process, or was forgotten since."""
 
     type = problems.UNKNOWN_JOB
     title = "There is no such job"
@@ -53,7 +53,7 @@ class UnknownJob(ServiceError):
 
 
 class UnknownFormat(ServiceError):
-    """The reply format does not exist, was not given to this service, does not take these options, or cannot ask."""
+    """The reply format does not exist, was not given to this service, refuses these options, or cannot be made."""
 
     type = problems.UNKNOWN_FORMAT
     title = "There is no such reply format"
@@ -61,7 +61,7 @@ class UnknownFormat(ServiceError):
 
 
 class RefusedTemplate(ServiceError):
-    """The chat template has not got what a group wants: a role, functions, thinking on or off."""
+    """The chat template lacks what a group wants: a role, functions, thinking on or off."""
 
     type = problems.REFUSED_TEMPLATE
     title = "The chat template cannot be used so"
@@ -77,15 +77,15 @@ class UnknownStrategy(ServiceError):
 
 
 class StrategyError(Exception):
-    """A strategy does what makes no sense, or raised what is no failure of the machinery: no attempt mends it."""
+    """A strategy made a call that makes no sense, or failed by its own fault: another attempt does not help."""
 
 
 class EvaluationFailed(Exception):
-    """A node has no value: the reward service does not answer, or a component of it failed."""
+    """A node has no value: the reward service does not answer, or one of its components failed."""
 
 
 class QueueFull(TryLater):
-    """More episodes are wanted over HTTP than are kept at once."""
+    """More episodes are requested over HTTP than are kept at once."""
 
     type = problems.QUEUE_FULL
     title = "Too many episodes are waiting"

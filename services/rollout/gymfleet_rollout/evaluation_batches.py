@@ -1,8 +1,8 @@
-"""Values that searches ask for at the same time share the calls of the reward service.
+"""Values that searches request at the same time share the calls of the reward service.
 
-While no call for the same reward is under way, one leaves at once with all that is asked for in the same turn of the
-event loop. Those that come while one is under way leave together when it is answered, when they are a full batch, or
-after `window_s`: a slow judge holds nobody up for longer than that.
+If no call for the same reward is under way, one leaves at once with everything that is requested in the same turn of
+the event loop. Requests that come while a call is under way leave together when it is answered, when they are a full
+batch, or after `window_s`: a slow judge delays nobody for longer than that.
 """
 
 import asyncio
@@ -19,26 +19,26 @@ from gymfleet_rollout.evaluator import Outcomes
 MAX_AT_ONCE: Final = 256
 """Episodes in a call."""
 WINDOW_S: Final = 0.02
-"""A search waits no longer for others: below the time of a reply of the policy, which it waits for in turn."""
+"""The longest that a search waits for others; below the time of the policy's replies, for which it waits in turn."""
 
 
 class Scores(Protocol):
-    """What answers a batch."""
+    """A service that answers a batch."""
 
     async def scores(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> Outcomes:
-        """Return the total reward of each, or why it has none. Raises EvaluationFailed where nothing was answered."""
+        """Return the total reward of each, or why it has none. Raises EvaluationFailed if nothing was answered."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """What one search asks for. It is done as soon as the search is cancelled."""
+    """The request of one search. It is done as soon as the search is cancelled."""
 
     requests: Sequence[ScoreRequest]
     answered: "asyncio.Future[Outcomes]"
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the search still waits."""
+        """Return whether the search still waits."""
         return not self.answered.done()
 
     def answer(self, outcomes: Outcomes) -> None:
@@ -73,7 +73,7 @@ class EvaluationBatches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
-        """Return the total reward of each. Raises EvaluationFailed where one of them has none."""
+        """Return the total reward of each. Raises EvaluationFailed if one of them has none."""
         values: list[float] = []
         for first in range(0, len(requests), MAX_AT_ONCE):
             for outcome in await self._asked(requests[first : first + MAX_AT_ONCE], timeout_s):
@@ -129,7 +129,7 @@ class EvaluationBatches:
             del self._queues[key]
 
     async def _answer(self, calls: Sequence[_Call], timeout_s: float) -> None:
-        """Answer calls by one of the service. One that fails is made again for each search: it may be one's alone."""
+        """Answer calls with one call to the service. If it fails, repeat it per search: one alone may be at fault."""
         requests = [request for call in calls for request in call.requests]
         try:
             outcomes = iter(await self._service.scores(requests, timeout_s=timeout_s))
@@ -149,7 +149,7 @@ class EvaluationBatches:
 
 
 def _batches(calls: Sequence[_Call]) -> Iterator[list[_Call]]:
-    """Yield calls together that have room in one."""
+    """Yield lists of calls that fit into one."""
     batch: list[_Call] = []
     size = 0
     for call in calls:

@@ -1,4 +1,4 @@
-"""Values of nodes, by the reward service."""
+"""Values of nodes from the reward service."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias
@@ -10,20 +10,20 @@ from pydantic import SecretStr, ValidationError
 from gymfleet_rollout.errors import EvaluationFailed
 
 Outcomes: TypeAlias = Sequence[float | EvaluationFailed]
-"""Of each episode, its total reward, or why it has none."""
+"""The total reward of each episode, or why it has none."""
 _KEEP_ALIVE_S: Final = 30.0
-"""Well below the service's own, so that no request uses a connection that it is closing."""
+"""Well below the service's own limit, so that no request uses a connection that the service is closing."""
 
 
 class Evaluator(Protocol):
-    """What scores episodes that have not ended."""
+    """A scorer of episodes that have not ended."""
 
     async def totals(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> list[float]:
         """Return the total reward of each. Raises EvaluationFailed."""
 
 
 class RewardService:
-    """The reward service, by its `POST /v1/scores`."""
+    """The reward service, through its `POST /v1/scores`."""
 
     def __init__(self, url: str, api_key: SecretStr | None) -> None:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
@@ -35,7 +35,7 @@ class RewardService:
         await self._http.aclose()
 
     async def scores(self, requests: Sequence[ScoreRequest], *, timeout_s: float) -> Outcomes:
-        """Return the total reward of each, or why it has none. Raises EvaluationFailed where nothing was answered."""
+        """Return the total reward of each, or why it has none. Raises EvaluationFailed if nothing was answered."""
         body = ScoreBatch(items=tuple(requests)).model_dump_json()
         headers = {"Content-Type": "application/json"}
         try:

@@ -1,4 +1,4 @@
-"""What every reply format promises, examined on a format of somebody's own or of ours."""
+"""Checks of what every reply format promises, for other people's formats and for ours."""
 
 import gc
 import random
@@ -20,7 +20,7 @@ _FRAGMENTS: Final = (
 )  # fmt: skip
 _LONGEST: Final = 100_000
 _MAX_S: Final = 0.25
-"""A parser that goes through a text a few times needs some milliseconds."""
+"""A parser that goes through a text a few times needs a few milliseconds."""
 _TRIES: Final = 3
 
 
@@ -71,7 +71,7 @@ def _keeps_nothing(plugin: ReplyFormat[Any], checked: CheckedFormat) -> Iterator
 
 
 def _survives_any_text(plugin: ReplyFormat[Any], checked: CheckedFormat) -> tuple[()]:
-    """Parse random texts of markers, of ours and of the format's own. Raises FormatFailed."""
+    """Parse random texts of our markers and the format's own. Raises FormatFailed."""
     draw = random.Random(0)
     fragments = (*_FRAGMENTS, *_pieces(plugin, checked))
     for _ in range(_NUM_RANDOM):
@@ -84,7 +84,7 @@ def _survives_any_text(plugin: ReplyFormat[Any], checked: CheckedFormat) -> tupl
 
 
 def _never_halves(plugin: ReplyFormat[Any], checked: CheckedFormat) -> Iterator[str]:
-    """Cut replies anywhere: what is left must not pass for an action that is the begin of the one that was meant."""
+    """Cut replies anywhere: the rest must not be read as an action that is the beginning of the intended one."""
     for reply, action in _replies(plugin, checked):
         for end in range(len(reply)):
             left = checked.parse(reply[:end]).if_cut().action
@@ -126,7 +126,7 @@ def _seconds(checked: CheckedFormat, text: str) -> float:
 
 
 def _nasty(plugin: ReplyFormat[Any], checked: CheckedFormat) -> Iterator[tuple[str, str, str]]:
-    """Yield texts with a part to be repeated: alone, as the thought, as the action, and behind a whole reply."""
+    """Yield texts with a part to repeat: alone, as the thought, as the action, and after a whole reply."""
     pieces = _pieces(plugin, checked)
     units = dict.fromkeys([" ", "\n", "a", "`", "(", "<", "a b ", " \n", *pieces, *(f"{piece} " for piece in pieces)])
     reply, action = next(_replies(plugin, checked))

@@ -24,7 +24,7 @@ class Formats:
 
     def get(self, section: FormatSection) -> CheckedFormat:
         """Return the format. Raises UnknownFormat."""
-        # By its text, since options may be lists. Its module is imported once, even if the file changes.
+        # Looked up by its text, since options may be lists. Its module is imported once, even if its file changes.
         return self._known(json.dumps(section.model_dump(mode="json"), sort_keys=True))
 
     def version(self, section: FormatSection) -> int:

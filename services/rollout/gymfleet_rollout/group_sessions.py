@@ -1,4 +1,4 @@
-"""The sessions of a group's nodes: some that wait to be played on are closed, and made again when they are needed."""
+"""The sessions of a group's nodes: some that wait to be played on are closed, and recreated when they are needed."""
 
 import asyncio
 from collections import Counter
@@ -16,19 +16,19 @@ from gymfleet_rollout.sessions import SessionDesk
 from gymfleet_rollout.tree import Node
 
 MAX_WAITING: Final = 64
-"""Sessions of a group that nobody is using just now, and which stay open all the same."""
+"""Sessions of a group that stay open although nobody is using them at the moment."""
 
 
 class GroupSessions:
     """Opens, forks and closes the sessions of one attempt at a group.
 
-    Where an environment comes to the same state by the same actions, only the last `MAX_WAITING` stay open of those
-    that nobody is using. A node whose session was closed gets another: a fork of the nearest node above it that has
-    one, or a new one, in which the actions that led on from there are played. A tree is then as large as its budget
-    allows, and takes no more of the environment than these.
+    If an environment reaches the same state by the same actions, only the last `MAX_WAITING` sessions that nobody is
+    using stay open. A node whose session was closed gets another: a fork of the nearest node above it that has one, or
+    a new one, in which the actions that led on from there are repeated. A tree can then be as large as its budget
+    allows, and needs no more sessions of the environment than these.
 
     Args:
-        together: whether the samples are played together, and may make a tree.
+        together: whether the samples are played together, and may form a tree.
     """
 
     def __init__(self, parts: Parts, group: GroupRequest, *, together: bool) -> None:
@@ -42,7 +42,7 @@ class GroupSessions:
         )
         self._open: set[str] = set()
         self._waiting: dict[str, Node] = {}
-        """The newest node of each session, those that nobody came back to for longest first."""
+        """The newest node of each session, the least recently used first."""
         self._gone: set[str] = set()
         """The sessions that were closed to make room."""
         self._in_use: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class GroupSessions:
         self._closed = False
         self.num_forks = 0
         self.num_replayed = 0
-        """Steps that were taken once more, to come to a state again."""
+        """Steps that were repeated to reach a state again."""
 
     async def open(self) -> Session:
         """Open a session of the group's task."""
@@ -66,9 +66,9 @@ class GroupSessions:
             await self.give_back(node)
 
     async def take(self, node: Node) -> None:
-        """Keep the session of a node open until `give_back`, and make it again if it was closed.
+        """Keep the session of a node open until `give_back`, and recreate it if it was closed.
 
-        Raises EnvironmentFailed where the environment comes to another state than before.
+        Raises EnvironmentFailed if the environment reaches another state than before.
         """
         async with self._making:
             if node.session_id in self._gone:
@@ -78,7 +78,7 @@ class GroupSessions:
                 self._waiting[node.session_id] = self._waiting.pop(node.session_id)
 
     async def give_back(self, node: Node) -> None:
-        """Let others have the place of a node's session, as soon as too many wait."""
+        """Allow the session of a node to be closed once too many wait."""
         self._in_use[node.session_id] -= 1
         idle = [one for one in self._waiting.values() if not self._in_use[one.session_id]]
         surplus = idle[: max(0, len(self._waiting) - MAX_WAITING)]
@@ -89,7 +89,7 @@ class GroupSessions:
         await asyncio.gather(*[self._close(one.session_id) for one in surplus])
 
     def arrived(self, node: Node) -> None:
-        """Note the node that a session has come to."""
+        """Note the node that a session has reached."""
         self._waiting.pop(node.session_id, None)
         if self._can_replay and not node.seats:
             self._waiting[node.session_id] = node
@@ -105,7 +105,7 @@ class GroupSessions:
             await self._close(node.session_id)
 
     async def close(self) -> None:
-        """Close all. What was left running behind can open no more."""
+        """Close all sessions. Tasks that are still running can open no more."""
         self._closed = True
         await asyncio.gather(*map(self._desk.close, [*self._open]))
 
@@ -119,7 +119,7 @@ class GroupSessions:
         return sessions
 
     async def _kept(self, making: Coroutine[Any, Any, list[Session]]) -> list[Session]:
-        """Return sessions that were made, and see to it that they are closed."""
+        """Return new sessions, and make sure that they will be closed."""
         sessions = await making
         self._open |= {session.session_id for session in sessions}
         if self._closed:
@@ -132,7 +132,7 @@ class GroupSessions:
         self._open.discard(session_id)
 
     async def _make_again(self, node: Node) -> None:
-        """Give a node a session in its state."""
+        """Give a node a new session in its state."""
         path = node.path()
         standing = {one.id: one for one in self._waiting.values() if not self._in_use[one.session_id]}
         place = next((place for place in range(len(path) - 1, -1, -1) if path[place].id in standing), None)

@@ -1,4 +1,4 @@
-"""The episodes of an attempt that are handed in, and what a search made of each."""
+"""The exported episodes of an attempt, and whether a search selected or rejected each."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -11,14 +11,14 @@ from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.tree import Node
 
 Chosen: TypeAlias = Literal["", "selected", "rejected"]
-"""What a search made of an episode; nothing, where none chose."""
+"""Whether a search selected or rejected an episode; empty if no search chose."""
 
 
 class HandedIn:
     """Takes leaves as the samples of a group, in turn.
 
     Args:
-        together: whether the samples are played together; else there is one.
+        together: whether the samples are played together; otherwise there is one.
     """
 
     def __init__(self, group: GroupRequest, *, together: bool) -> None:
@@ -26,14 +26,14 @@ class HandedIn:
         self._together = together
         self.leaves: list[tuple[Node, Chosen]] = []
         self.not_begun: BudgetSpent | None = None
-        """Why an episode that was handed in has no turn, and is none."""
+        """Why an exported episode has no turn, and does not count."""
         self._tips: dict[str, Node] = {}
-        """The nodes that nothing leads on from, by their ids; none where what is rejected is not asked for."""
+        """The nodes without children, by id; none if rejected episodes are not requested."""
         self._inner: set[str] = set()
-        """The ids of the others."""
+        """The ids of the nodes with children."""
 
     def reached(self, node: Node) -> None:
-        """Note a node, where what is rejected is asked for."""
+        """Note a node, if rejected episodes are requested."""
         if not (self._group.rejected and self._together):
             return
         if node.parent_id is not None:
@@ -43,7 +43,7 @@ class HandedIn:
             self._tips.setdefault(node.id, node)
 
     def add(self, leaf: Node, chosen: Chosen, spent: BudgetSpent | None) -> None:
-        """Take the episode that ends at a leaf, unless the budget, which is spent, let nobody begin it."""
+        """Take the episode that ends at a leaf, unless a spent budget ended it before its first turn."""
         if leaf.exported:
             raise StrategyError(f"node {leaf.id} was exported already")
         if leaf.greedy:
@@ -63,7 +63,7 @@ class HandedIn:
         self.leaves.append((leaf, chosen))
 
     def add_open(self, newest: Iterable[Node], spent: BudgetSpent | None) -> None:
-        """Take what is open where the budget was spent: of the newest nodes each episode once."""
+        """Take the open episodes after the budget was spent: of the newest nodes, each episode once."""
         known = self._ids()
         for node in newest:
             if node.greedy or node.id in known or len(self.leaves) >= len(self._group.wanted):
@@ -73,7 +73,7 @@ class HandedIn:
                 self.add(node, "", spent)
 
     def add_rejected(self, spent: BudgetSpent | None) -> int:
-        """Take what was tried and not handed in, and return for how much of that the group has no room."""
+        """Take the episodes that were tried and not exported, and return how many the group has no room for."""
         known = self._ids()
         left = [tip for tip in self._tips.values() if tip.depth and not tip.greedy and tip.id not in known]
         room = MAX_GROUP_SIZE - len(self.leaves)

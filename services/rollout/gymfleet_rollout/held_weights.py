@@ -1,4 +1,4 @@
-"""The folders in shared memory from which this service may have to load weights again: nobody sweeps them meanwhile."""
+"""Folders in shared memory from which this service may have to load weights again, held so that nobody sweeps them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,14 +9,14 @@ from gymfleet_rollout.inference.base import WeightsRejected
 
 
 class HeldWeights:
-    """Holds the folders of the versions that engines have, or get."""
+    """Holds the folders of the versions that engines have or are getting."""
 
     def __init__(self, root: Path = SHARED_MEMORY) -> None:
         self._root = root
         self._held: dict[Path, HeldFolder] = {}
 
     def hold(self, path: Path) -> None:
-        """Hold the folder of a version, if it is one. Raises WeightsRejected if it is not on this machine."""
+        """Hold a version's folder if it is in shared memory. Raises WeightsRejected if it is not on this machine."""
         if not is_shared(path, self._root) or path.parent in self._held:
             return
         folder = HeldFolder.of(path.parent)
@@ -29,7 +29,7 @@ class HeldWeights:
         self._held[path.parent] = folder
 
     def hold_only(self, paths: Iterable[Path]) -> None:
-        """Let all other folders go, and sweep them if nobody else has them."""
+        """Let go of all other folders, and sweep them if nobody else holds them."""
         kept = {path.parent for path in paths}
         gone = [folder for folder in self._held if folder not in kept]
         for folder in gone:

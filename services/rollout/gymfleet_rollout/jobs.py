@@ -60,7 +60,7 @@ class Jobs:
     def submit(self, body: SubmitJob) -> Job:
         """Start a job.
 
-        Raises QueueFull when the running ones leave no room, UnknownFormat, RefusedTemplate and UnknownStrategy.
+        Raises QueueFull when the running jobs leave no room, UnknownFormat, RefusedTemplate and UnknownStrategy.
         """
         for group in body.groups:
             self._player.require_playable(group)

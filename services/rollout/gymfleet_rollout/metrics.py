@@ -1,4 +1,4 @@
-"""What Prometheus sees of the rollout service."""
+"""Prometheus metrics of the rollout service."""
 
 from typing import Final
 

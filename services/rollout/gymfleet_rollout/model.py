@@ -9,7 +9,7 @@ from gymfleet_contracts.recipe import MODEL_BUILT
 
 _WANTED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 _TWICE: Final = "consolidated*"
-"""The weights once more, in Mistral's own form."""
+"""A second copy of the weights, in Mistral's own form."""
 
 
 class ModelNotFound(Exception):
@@ -22,7 +22,7 @@ class ModelPlace:
 
     path: Path
     built_by: str | None = None
-    """The recipe of this model from scratch, which may still have to be built; None for a model that exists."""
+    """The recipe that builds this model from scratch, possibly not yet; None for a model that exists."""
 
     @property
     def missing(self) -> str:
@@ -56,7 +56,7 @@ def vocab_size(path: Path) -> int:
 
 
 def longest_context(path: Path) -> int | None:
-    """Return the context length that the model was made for, or None if its files do not say."""
+    """Return the context length that the model was made for, or None if its files do not contain it."""
     try:
         return _number(path, "max_position_embeddings")
     except ModelNotFound:

@@ -1,4 +1,4 @@
-"""What the reward service says of the nodes of a group, asked once of each transcript."""
+"""The reward service's values of the nodes of a group, requested once for each transcript."""
 
 import asyncio
 import hashlib
@@ -16,11 +16,11 @@ from gymfleet_rollout.tree import Node
 from gymfleet_rollout.unended import unended
 
 _OF_ONE_PLAY: Final = {"node", "parent", "generate_s", "environment_s", "response_logprobs", "policy_versions"}
-"""What turns have that says nothing of how an episode went."""
+"""Fields of turns that do not describe how an episode went."""
 
 
 class NodeValues:
-    """Values of nodes by transcript: episodes that went alike so far have one value, which counts once."""
+    """Values of nodes by transcript: episodes that went the same way so far have one value, which counts once."""
 
     def __init__(self, parts: Parts, group: GroupRequest, spending: Spending, seen: Seen) -> None:
         self._parts = parts
@@ -29,10 +29,10 @@ class NodeValues:
         self._seen = seen
         self._known: dict[bytes, float] = {}
         self._asking: dict[bytes, asyncio.Future[None]] = {}
-        """What a branch is asking for, until it is answered or has failed."""
+        """The requests of branches, until they are answered or have failed."""
 
     async def of(self, nodes: Sequence[Node]) -> list[float]:
-        """Return the value of each. Raises EvaluationFailed, BudgetSpent."""
+        """Return the value of each node. Raises EvaluationFailed, BudgetSpent."""
         evaluator, spec = self._parts.evaluator, self._group.evaluator
         if evaluator is None or spec is None:  # refused before anything is played
             raise StrategyError("no evaluator was given")
@@ -67,7 +67,7 @@ class NodeValues:
 
 
 def _transcript(node: Node) -> bytes:
-    """Return what tells an episode from those that went otherwise: all that a component of the reward may read."""
+    """Return a digest of all that a component of the reward may read: it differs if an episode went differently."""
     told = hashlib.blake2b(digest_size=16)
     for turn in node.turns():
         told.update(turn.model_dump_json(exclude=_OF_ONE_PLAY).encode())

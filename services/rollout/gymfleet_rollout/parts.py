@@ -58,4 +58,4 @@ class Parts:
     format: CheckedFormat
     evaluator: Evaluator | None = None
     reader: ImageReader | None = None
-    """What reads images, where the policy is shown them."""
+    """The reader of images, if the policy is shown them."""

@@ -1,4 +1,4 @@
-"""What a strategy plays with: open, fork, ask for replies, act, hand in."""
+"""The `PlayContext` that strategies play with: open, fork, ask for replies, act, export."""
 
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -32,7 +32,7 @@ from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
-"""Answers to a question: a strategy may do without."""
+"""Errors that are answers to a question: a strategy may go on without what it asked for."""
 T = TypeVar("T")
 
 
@@ -40,7 +40,7 @@ class Play:
     """One attempt at the samples of a group that are played together: the `PlayContext` of a strategy.
 
     Args:
-        sample: the only sample that is played here; None where a strategy plays several together.
+        sample: the only sample that is played here; None if a strategy plays several together.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Play:
         self._sessions = GroupSessions(parts, group, together=sample is None)
         self._beside = Beside(parts, group)
         self._heads: dict[str, Node] = {}
-        """The newest node of each branch, which has a session of its own, or in a game a seat."""
+        """The newest node of each branch; a branch has its own session, or in a game a seat."""
         self._tree = TreeRecorder()
         self._values: dict[str, StateValue] = {}
         self._node_values = NodeValues(parts, group, spending, self._seen)
@@ -98,7 +98,7 @@ class Play:
         return root
 
     async def sit(self, table: Node, seat: str) -> Node:
-        """Return the root of the episode of one player of a game, once that player is to move."""
+        """Return the root of one player's episode of a game, once it is that player's turn."""
         self._require_running()
         game = table.table
         if game is None or table.seat is not None:
@@ -124,7 +124,7 @@ class Play:
         return root
 
     async def fork(self, node: Node, count: int = 1) -> list[Node]:
-        """Return copies of a node, each in a session of its own; the node itself can still be played on."""
+        """Return copies of a node, each in its own session; the node itself can still be played on."""
         self._require_open(node)
         if node.seat is not None:
             raise StrategyError("a player of a game cannot be forked: others share its session")
@@ -163,12 +163,12 @@ class Play:
     async def propose(
         self, node: Node, count: int = 1, hint: str = "", role: str = AGENT, *, greedy: bool = False
     ) -> list[Reply]:
-        """Return replies of the policy to a node, drawn apart, or the likeliest."""
+        """Return replies of the policy to a node, sampled independently, or the likeliest."""
         prompt, context, max_tokens = await self._asked(node, hint, role)
         return await self._noted(self._replies.sampled(node, prompt, context, count, max_tokens, role, greedy=greedy))
 
     async def ask(self, node: Node, question: str, count: int = 1, *, role: str) -> list[str]:
-        """Return answers of the policy to a question about a node, drawn apart, but for those that are known."""
+        """Return answers of the policy to a question about a node, sampled independently unless they are known."""
         prompt, context, max_tokens = await self._asked(node, question, role)
 
         async def sample(lacking: int) -> list[str]:
@@ -181,7 +181,7 @@ class Play:
         return answers
 
     async def _asked(self, node: Node, hint: str, role: str) -> tuple[Prompt, Context, int]:
-        """Return what the policy is asked at a node, all that it is given with it, and the tokens of a reply."""
+        """Return the prompt at a node, the whole context that the policy is given, and the tokens of a reply."""
         self._require_open(node)
         if self._facts.expert:
             raise StrategyError("the policy does not reply where the strategy says facts.expert")
@@ -206,14 +206,14 @@ class Play:
         return prompt, await self._context(node, prompt), min(room, self._limits.max_response_tokens)
 
     async def _context(self, node: Node, prompt: Prompt) -> Context:
-        """Return all that the policy is given before its reply to a node."""
+        """Return everything that the policy is given before its reply to a node."""
         before = [] if prompt.replaces else tokens_before(node)
         images = [] if prompt.replaces or self._parts.reader is None else images_before(node)
         images += ((len(before), image) for image in prompt.added.images)
         return Context([*before, *prompt.added.token_ids], await self._seen.placed(images))
 
     async def demonstrate(self, node: Node) -> Reply | None:
-        """Return the expert's reply to a node, or None where there is none, which ends the episode."""
+        """Return the expert's reply to a node, or None if there is none, which ends the episode."""
         if not self._facts.expert:
             raise StrategyError("the expert replies only where the strategy says facts.expert")
         if node.ended is not None:
@@ -234,7 +234,7 @@ class Play:
         return self._written(node, move.thought, move.action, began)
 
     def write(self, node: Node, thought: str, action: str) -> Reply | None:
-        """Return a reply of the strategy's own to a node, or None where it does not fit, which ends the episode."""
+        """Return a reply that the strategy itself writes, or None if it does not fit, which ends the episode."""
         if not self._facts.expert:
             raise StrategyError("replies are written only where the strategy says facts.expert")
         if node.ended is not None:
@@ -256,7 +256,7 @@ class Play:
         return self._replies.read(node, prompt, token_ids, None, (), ReplyEnd.STOP, time.perf_counter() - began)
 
     async def admissible(self, node: Node) -> list[str] | None:
-        """Return the actions that are possible at a node; None where the environment does not know all of them."""
+        """Return the actions that are possible at a node; None if the environment does not know all of them."""
         self._require_open(node)
         if node.seat is not None or not self._parts.spec.capabilities.admissible_actions:
             raise StrategyError(f"{node.task.env} does not list the actions that are possible")
@@ -303,7 +303,7 @@ class Play:
         return self._moved(node, reply, turn, text, None, node.beside)
 
     async def evaluate(self, nodes: Sequence[Node]) -> list[float]:
-        """Return the value of each node, by the reward service."""
+        """Return the value that the reward service gives each node."""
         self._require_running()
         if not self._facts.evaluates:
             raise StrategyError("nodes are valued only where the strategy says facts.evaluates")
@@ -314,7 +314,7 @@ class Play:
         return values
 
     def note(self, node: Node, *, value: float | None = None, visits: int | None = None) -> None:
-        """Put what the strategy thinks of a node into the record of the search."""
+        """Put the strategy's value and visits of a node into the record of the search."""
         self._tree.note(node, value, visits)
 
     def count(self, what: str, number: int = 1) -> None:
@@ -322,7 +322,7 @@ class Play:
         self._tree.count(what, number)
 
     def value(self, node: Node, mean: float, samples: int) -> None:
-        """Say what a state is worth, as so many episodes that were played on from it gained on average."""
+        """Set the value of a state: the mean total reward of `samples` episodes that were played on from it."""
         if not self._facts.values:
             raise StrategyError("states are valued only where the strategy says facts.values")
         if samples < 1:
@@ -339,13 +339,13 @@ class Play:
         await self._sessions.release(node)
 
     def export(self, leaf: Node, *, selected: bool = False) -> None:
-        """Hand in the episode that ends at a leaf, as the next sample, unless the budget let nobody begin it."""
+        """Export the episode that ends at a leaf as a sample, unless the budget ended it before its first turn."""
         self.handed_in.add(leaf, "selected" if selected else "", self._budget_spent)
 
     # --- for the player
 
     def turns(self, leaf: Node) -> tuple[Turn, ...]:
-        """Return the turns that lead to a leaf, with what is known of the states in which they were played."""
+        """Return the turns that lead to a leaf, with the known values of their states and nodes."""
         found: list[Turn] = []
         node: Node | None = leaf
         while node is not None and node.turn is not None:
@@ -356,21 +356,21 @@ class Play:
         return tuple(found[::-1])
 
     def search_tree(self, attempt: int, samples: Sequence[int]) -> SearchTree | None:
-        """Return the record of the nodes, whose leaves were handed in as these samples."""
+        """Return the record of the nodes; its leaves were exported as these samples."""
         for sample, (leaf, chosen) in zip(samples, self.handed_in.leaves, strict=False):
             self._tree.exported(leaf, sample, selected=chosen == "selected")
         return self._tree.tree(self.group, attempt, self._spending, self._sessions)
 
     def export_open(self) -> None:
-        """Hand in what is open where the budget was spent: each episode that was begun, once."""
+        """Export the open episodes after the budget was spent: each episode that was begun, once."""
         self.handed_in.add_open(self._heads.values(), self._budget_spent)
 
     def export_rejected(self) -> None:
-        """Hand in what was tried and not handed in, where that is asked for: as many as a group has room for."""
+        """Export, if requested, what was tried and not exported: as many episodes as a group has room for."""
         self._tree.count("rejected and left out", self.handed_in.add_rejected(self._budget_spent))
 
     def final_prompt(self, leaf: Node) -> tuple[int, ...]:
-        """Return what the next prompt would have added where the recipe cut the episode, at most one whole context."""
+        """Return what the next prompt would have added if the recipe cut the episode, at most one whole context."""
         cut = leaf.ended is not None and leaf.ended.cut_by_recipe and leaf.depth > 0
         return leaf.prompt.token_ids[: self._contexts.max_tokens] if cut else ()
 
@@ -379,7 +379,7 @@ class Play:
         return self._seen.files(turns)
 
     async def close(self) -> None:
-        """Close every session. What was left running behind can open no more."""
+        """Close every session. Tasks that are still running can open no more."""
         self._closed = True
         for node in self._heads.values():
             if node.table is not None:
@@ -388,7 +388,7 @@ class Play:
 
     @asynccontextmanager
     async def _session_of(self, node: Node) -> AsyncIterator[None]:
-        """Have the session of a node, and keep it open meanwhile."""
+        """Keep the session of a node open during the block."""
         await self._noted(self._sessions.take(node))
         try:
             yield
@@ -479,7 +479,7 @@ class Play:
 
     @staticmethod
     def _at_table(node: Node, table: Table) -> None:
-        """Bring a player's new node up to what others did, and tell them if the player cannot go on."""
+        """Update a player's new node with what the others did, and tell them if the player cannot go on."""
         node.index = table.index
         if table.left and node.ended is None:
             node.ended = FinishReason.LEFT
@@ -523,7 +523,7 @@ class Play:
             raise StrategyError(f"{env} is no game: its sessions have one player, and the strategy is for games")
 
     async def _noted(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what a call returns in time, and remember how it failed: a strategy that goes on hides no failure."""
+        """Return a call's result within the time limit, and remember its failure: going on does not hide it."""
         try:
             return await (self._spending.timed(call) if self._spending.is_timed else call)
         except BudgetSpent as spent:
@@ -536,7 +536,7 @@ class Play:
             raise
 
     async def _action_of(self, node: Node, reply: Reply) -> tuple[str | None, str]:
-        """Return the action of a reply; of a call that the environment refuses None, and why."""
+        """Return the action of a reply; for a call that the environment refuses, None and the reason."""
         if (call := reply.parsed.call) is None:
             return reply.action, ""
         timeout_s = self._limits.step_timeout_s

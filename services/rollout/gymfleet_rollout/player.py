@@ -51,7 +51,7 @@ from gymfleet_rollout.strategy import STRATEGIES, Strategy, strategy_of
 log = structlog.get_logger()
 
 Deliver: TypeAlias = Callable[[list[Trajectory]], Awaitable[None]]
-"""Takes trajectories that belong together: one where each is played by itself."""
+"""Takes trajectories that belong together; a single one if each sample is played by itself."""
 DeliverTree: TypeAlias = Callable[[SearchTree], Awaitable[None]]
 """Takes the record of the search that the trajectories delivered next come from."""
 _HOPELESS: Final = (
@@ -63,16 +63,16 @@ _EXPECTED: Final = (
     ClientError, InferenceError, EvaluationFailed, UnknownFormat, FormatFailed, ValidationError, TimeoutError,
     StrategyError,
 )  # fmt: skip
-"""Failures that are told by their class. A ValidationError is a turn that is none."""
+"""Failures that their class identifies. A ValidationError means that a turn is invalid."""
 NOT_BEGUN: Final = "the budget was spent before an episode began"
-"""How the failure of an attempt begins in which no episode has a turn."""
+"""The beginning of the error of an attempt in which no episode has a turn."""
 _RETRY_PAUSE_S: Final = 0.2
 _GRACE_S: Final = 1.0
-"""For a strategy to tidy up when it is ended from outside."""
+"""Time for a strategy to clean up when it is cancelled from outside."""
 
 
 class _AttemptFailed(Exception):
-    """An attempt that another may better."""
+    """An attempt failed, and another may succeed."""
 
     def __init__(self, trajectories: list[Trajectory]) -> None:
         super().__init__(trajectories[0].error)
@@ -97,9 +97,9 @@ class Player:
     Args:
         formats: the reply formats that requests may name.
         max_episodes: how many episodes are in flight at once; further ones wait here.
-        plugins: strategies that requests may name beyond those that are installed.
-        evaluator: values the nodes of strategies that ask for it.
-        reader: reads images for the model, or says why it sees none.
+        plugins: strategies that requests may name in addition to the installed ones.
+        evaluator: values the nodes of strategies that request it.
+        reader: reads images for the model; a string is the reason why the model sees none.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Player:
         self._kinds: dict[str, type[Strategy[Any]]] = {}
 
     def require_playable(self, group: GroupRequest) -> type[Strategy[Any]]:
-        """Return the class of a group's strategy, which is found once.
+        """Return the class of a group's strategy, which is looked up only once.
 
         Raises UnknownStrategy, UnknownFormat and RefusedTemplate.
         """
@@ -156,7 +156,7 @@ class Player:
         return self._kinds[reference]
 
     def _chat_of(self, group: GroupRequest, tools: tuple[Tool, ...]) -> ChatTokens:
-        """Return the chat template as a group wants it used. Raises RefusedTemplate."""
+        """Return the chat template with the options of a group. Raises RefusedTemplate."""
         try:
             chat = self._chat.under(group.roles, group.template, tools)
             if (reader := self._reader_for(group)) is not None:
@@ -166,7 +166,7 @@ class Player:
         return chat
 
     def _reader_for(self, group: GroupRequest) -> ImageReader | None:
-        """Return what reads the images of a group's episodes, where they are seen. Raises RefusedTemplate."""
+        """Return the reader of a group's images; None if the policy is shown text alone. Raises RefusedTemplate."""
         if group.images == "text":
             return None
         if isinstance(self._reader, str):
@@ -178,7 +178,7 @@ class Player:
     ) -> None:
         """Play samples of a group, each with up to `limits.max_attempts` attempts, and deliver them as they end.
 
-        Before those of a group that is played together comes the record of the search.
+        For a group that is played together, the record of the search comes first.
 
         An infrastructure failure becomes a trajectory with the matching status, as does a strategy that cannot be
         used. Raises what `deliver` raises, and EngineDied or PolicyUnavailable when no episode can be played at all.
@@ -210,7 +210,7 @@ class Player:
 
     @contextlib.asynccontextmanager
     async def _room(self, num_episodes: int) -> AsyncIterator[None]:
-        """Wait for room for so many episodes."""
+        """Wait for room for `num_episodes` episodes."""
         wanted = min(num_episodes, self._max_episodes)
         taken = 0
         try:
@@ -294,10 +294,10 @@ class Player:
 
 
 def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:
-    """Return what was handed in. A strategy that plays a group together decides how many episodes that has.
+    """Return the exported episodes. A strategy that plays a group together decides how many there are.
 
-    Where some of its samples are wanted again, the first episodes become those; a sample for which there is none has
-    failed, and can be asked for by itself.
+    If some of the group's samples are requested again, the first episodes become those; a sample without an episode
+    has failed, and can be requested separately.
     """
     group, num_exported = unit.group, len(play.handed_in.leaves)
     if unit.kind.facts.by_sample:
@@ -312,7 +312,7 @@ def _records(unit: _Unit, attempt: Attempt, play: Play) -> list[Trajectory]:
 
 
 async def _played(unit: _Unit, play: Play) -> None:
-    """Let the strategy play. Raises StrategyError for one that hands in nothing."""
+    """Let the strategy play. Raises StrategyError if it exports nothing."""
     strategy = strategy_of(unit.kind, unit.group.strategy)
     playing = strategy.play(play)
     if not inspect.iscoroutine(playing):
@@ -340,7 +340,7 @@ def _not_begun(spent: Exception) -> StrategyError:
 
 
 async def _by_itself(playing: Coroutine[Any, Any, None]) -> None:
-    """Run what a strategy does in a task of its own: an end from outside ends it, whatever it makes of that."""
+    """Run a strategy in its own task, so that cancellation from outside takes effect even if the strategy resists."""
     task = asyncio.create_task(playing)
     try:
         await asyncio.wait({task})
@@ -356,7 +356,7 @@ async def _by_itself(playing: Coroutine[Any, Any, None]) -> None:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return what a strategy's task group wraps: a failure of the machinery before anything else, a budget last."""
+    """Return the cause inside a strategy's exception groups: a failure of the machinery first, a spent budget last."""
     if not isinstance(error, ExceptionGroup):
         return error
     inside = [_cause(inner) for inner in error.exceptions]
@@ -364,7 +364,7 @@ def _cause(error: Exception) -> Exception:
 
 
 def _reason(error: Exception, unit: _Unit, deadline: asyncio.Timeout | None) -> Exception:
-    """Return the failure of an attempt. Raises EngineDied, and what the service itself cannot serve at all."""
+    """Return the failure of an attempt. Raises EngineDied, and errors after which the service cannot serve at all."""
     error = _cause(error)
     if isinstance(error, EngineDied) or (isinstance(error, ServiceError) and not isinstance(error, UnknownFormat)):
         raise error

@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 _HEALTH_TIMEOUT_S: Final = 10.0
 _MAX_EMPTY: Final = 100
-"""Parts of a reply in a row without a token: so often no publish interrupts one."""
+"""Parts of a reply in a row without a token: publishing does not interrupt a reply this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Staged:
     answer: StagedVersion
 
     def is_asked_by(self, body: StageVersion) -> bool:
-        """Return whether a request is for this version. Where it would be sent from may differ."""
+        """Return whether a request is for this version. The place that sends the weights may differ."""
         return (self.asked.version, self.asked.weights_path) == (body.version, body.weights_path)
 
 
@@ -73,8 +73,8 @@ class Policy:
         vocab_size: every token id is smaller than this.
         sleep_mode: the engines can sleep.
         sees_images: prompts may show images.
-        max_lora_rank: versions are adapters of this rank at most, to the weights of version 0; with 0 whole weights.
-        received_dir: where versions lie that the trainer sends.
+        max_lora_rank: versions are adapters of at most this rank to the weights of version 0; with 0 whole weights.
+        received_dir: the directory for versions that the trainer sends.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Policy:
         return self._engines.names
 
     async def admit(self, engine: Engine) -> bool:
-        """Add an engine that has started; return False while a version is being decided on, and in sleep.
+        """Add an engine that has started; return False while a version is being decided on or the engines sleep.
 
         Raises InferenceError.
         """
@@ -279,7 +279,7 @@ class Policy:
                 return part, version
 
     def timeout(self, seconds: float) -> contextlib.AbstractAsyncContextManager[asyncio.Timeout]:
-        """Return a time limit like `asyncio.timeout` that is paused while a version is decided on, and in sleep."""
+        """Return a time limit like `asyncio.timeout`, paused while a version is decided on or the engines sleep."""
         return self._deadlines.timeout(seconds)
 
     def _count_sampled(self, num_tokens: int) -> None:
@@ -344,7 +344,7 @@ class Policy:
             return self.state()
 
     async def _brought(self, body: StageVersion) -> Path:
-        """Return where the version lies, which may have to be received first. Raises WeightsRejected."""
+        """Return the directory of the version, which may have to be received first. Raises WeightsRejected."""
         if body.broadcast is None:
             return Path(body.weights_path)
         if self._max_lora_rank:
@@ -357,7 +357,7 @@ class Policy:
         self._received.keep_only(self._live_path)
 
     async def sleep(self, lease_s: float) -> PolicyState:
-        """Free the engines' memory; requests keep their tokens and wait. Asleep, renew the lease and nothing else.
+        """Free the engines' memory; requests keep their tokens and wait. If asleep, only renew the lease.
 
         Raises PolicyVersionConflict while a version is decided on, and CannotSleep.
         """
@@ -390,7 +390,7 @@ class Policy:
         log.info("policy.asleep", live_version=self._live)
 
     async def wake(self) -> PolicyState:
-        """Let the engines go on with the live version. Awake, it changes nothing."""
+        """Let the engines go on with the live version. If they are awake, this changes nothing."""
         async with self._lock:
             if self._sleep.is_held:
                 await self._wake_up()
@@ -411,7 +411,7 @@ class Policy:
             self._resume()
 
     async def _wake_engines(self) -> None:
-        """Give the lease back and wake the engines, if they sleep. Raises InferenceError for one that is lost."""
+        """Give the lease back and wake the engines, if they sleep. Raises InferenceError if one is lost."""
         if not self._sleep.is_held:
             return
         self._sleep.give_back()

@@ -88,7 +88,7 @@ def run(recipe_file: Path | None, run_dir: Path | None) -> None:
 
 
 def _evaluating(recipe: Recipe) -> str:
-    """Return the place of a strategy that has nodes valued, or an empty string. One that cannot be found has none."""
+    """Return the place of a strategy that has nodes valued, or an empty string; skip those that cannot be found."""
     for place, strategy in recipe.strategies().items():
         with contextlib.suppress(PluginError):  # told with each group that names it
             if STRATEGIES.find(strategy.use).facts.evaluates:

@@ -1,7 +1,7 @@
 """Versions that the trainer sends to this service: it keeps them in a folder, from which its engines load them.
 
-What comes later, such as an engine that is restarted or a version that is refused, loads from there again, whatever
-has become of the trainer.
+Later loads, for an engine that is restarted or after a version is refused, read from there again, whatever has become
+of the trainer.
 """
 
 import secrets
@@ -19,11 +19,11 @@ _CONFIG: Final = "config.json"
 
 
 class ReceivedWeights:
-    """The folder of one service, which is there while it has a version in it.
+    """The folder of one service, which exists while there is a version in it.
 
     Args:
         base: the model of version 0, whose config is that of all versions.
-        root: where the folder is made: a place that the engines see.
+        root: where the folder is made; the engines must see this place.
     """
 
     def __init__(self, base: Path, root: Path = SHARED_MEMORY) -> None:
@@ -32,7 +32,7 @@ class ReceivedWeights:
         self._folder: HeldFolder | None = None
 
     def receive(self, version: int, broadcast: WeightsBroadcast) -> Path:
-        """Receive a version into a directory of its own, and return that. Raises WeightsRejected."""
+        """Receive a version into a new directory, and return the directory. Raises WeightsRejected."""
         import torch.distributed as dist  # noqa: PLC0415 - heavy, and needed where weights are sent
 
         needed = broadcast.manifest.size_bytes
@@ -75,12 +75,12 @@ class ReceivedWeights:
             with (directory / bucket.file).open("wb") as file:
                 file.write(bucket.header())
                 data.numpy().tofile(file)
-        # Last, as it says that all is there.
+        # Written last, because it shows that everything is there.
         (directory / MANIFEST).write_text(broadcast.manifest.model_dump_json(), encoding="utf-8")
         return directory
 
     def keep_only(self, live: Path) -> None:
-        """Delete all versions but the live one, and the folder if that is none of them."""
+        """Delete all versions but the live one, and the folder if the live one is not in it."""
         if self._folder is None:
             return
         if live.parent != self._folder.path:

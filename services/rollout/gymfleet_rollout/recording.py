@@ -1,4 +1,4 @@
-"""The records of what was played."""
+"""The records of played episodes."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _MAX_ERROR_CHARS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """When an attempt began, and who replies in it."""
+    """The start of an attempt, and who replies in it."""
 
     policy: Sampler
     by_expert: bool = False
@@ -42,7 +42,7 @@ class Attempt:
 def recorded(
     group: GroupRequest, samples: Sequence[int], attempt: Attempt, play: Play, group_size: int | None
 ) -> list[Trajectory]:
-    """Return the episodes that a strategy handed in, as these samples of a group of this size."""
+    """Return the episodes that a strategy exported, as these samples of a group of this size."""
     return [
         _trajectory(
             group,
@@ -74,7 +74,7 @@ def failed(
     *,
     group_size: int | None = None,
 ) -> Trajectory:
-    """Return the record of a failure, with the turns before it where the sample was played by itself."""
+    """Return the record of a failure, with the turns before it if the sample was played by itself."""
     newest = None if play is None else play.newest
     turns = tuple(newest.turns()) if newest is not None and group_size is None else ()
     images = () if play is None else play.files(turns)

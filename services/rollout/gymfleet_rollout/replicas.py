@@ -29,7 +29,7 @@ class Replicas:
         self._not_before: dict[str, float] = {}
 
     async def first(self) -> list[Engine]:
-        """Return the engines that exist at the start; waits for at least one."""
+        """Return the engines that exist at the start; wait for at least one."""
         while not (names := await self._names()):  # noqa: ASYNC110 - a name server has no event
             await asyncio.sleep(_LOOK_EVERY_S)
         return [self._make(name) for name in names]

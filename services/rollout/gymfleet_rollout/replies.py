@@ -1,4 +1,4 @@
-"""Replies to nodes: what a prompt adds, how replies are drawn from the policy and read."""
+"""Replies to nodes: what a prompt adds, and how replies are sampled from the policy and read."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Prompt(NamedTuple):
-    """What a prompt adds to the tokens before it, which it may replace."""
+    """The tokens that a prompt adds to those before it, which it may replace."""
 
     added: Prompted
     num_before: int
@@ -32,30 +32,30 @@ class Prompt(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of tokens with those before it."""
+        """Return the number of tokens, including those before the prompt."""
         return self.num_before + len(self.added.token_ids)
 
 
 def next_prompt(node: Node) -> Prompt:
-    """Return the prompt of a node's observation, or what replaces it."""
+    """Return the prompt of a node's observation, or the one that replaces it."""
     if node.replacement is not None:
         return Prompt(node.replacement, 0, replaces=True)
     return Prompt(node.prompt, node.num_tokens, replaces=False)
 
 
 class Context(NamedTuple):
-    """All that the policy is given before its reply."""
+    """Everything that the policy is given before its reply."""
 
     token_ids: list[int]
     images: list[PlacedImage]
 
     def followed_by(self, token_ids: Sequence[int]) -> "Context":
-        """Return the context with more tokens behind it."""
+        """Return the context followed by more tokens."""
         return Context([*self.token_ids, *token_ids], self.images)
 
 
 class Replies:
-    """Draws replies for one attempt at the samples of a group, and counts what they cost."""
+    """Samples replies for one attempt at the samples of a group, and counts their cost."""
 
     def __init__(self, parts: Parts, group: GroupRequest, sample: int | None, spending: Spending) -> None:
         self._parts = parts
@@ -75,7 +75,7 @@ class Replies:
         *,
         greedy: bool = False,
     ) -> list[Reply]:
-        """Return replies to a node, drawn apart, or the likeliest; `context` is the prompt with all that is before."""
+        """Return replies to a node, sampled independently, or the likeliest; `context` ends with the prompt."""
         max_tokens = await self._spending.reserve(count, max_tokens)
         num_sampled = 0
         try:
@@ -111,7 +111,7 @@ class Replies:
         return replace(reply, greedy=greedy)
 
     async def _generated(self, context: Context, max_tokens: int, sampling: Sampling) -> Generation:
-        """Return a reply, cut off where it thinks for longer than the template's options allow."""
+        """Return a reply, cut off if it thinks for longer than the template's options allow."""
         chat, limit = self._parts.chat, self._group.template.max_reasoning_tokens
         if limit is None or limit >= max_tokens or chat.thoughts_end_id is None:
             return await self._sampled_by_policy(context, max_tokens, sampling, chat.stop_token_ids)
@@ -154,7 +154,7 @@ class Replies:
         seconds: float,
         role: str = AGENT,
     ) -> Reply:
-        """Return what a reply asks for; one that was cut off asks for nothing that may be half an action."""
+        """Return a reply as the format reads it; one that was cut off asks for nothing that may be half an action."""
         said = self._parts.chat.read(token_ids)
         parsed = self._parts.format.read(said.reply)
         if end is ReplyEnd.LENGTH:
@@ -192,7 +192,7 @@ def _require_sound(generation: Generation) -> None:
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what all calls return; where one fails, the others are cancelled."""
+    """Return the results of all calls; if one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))

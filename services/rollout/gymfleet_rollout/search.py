@@ -1,4 +1,4 @@
-"""What is remembered of the nodes of a group that is played together."""
+"""The record of the nodes of a group that is played together."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ from gymfleet_rollout.tree import Node
 
 @dataclass(slots=True)
 class _Seen:
-    """The end of the path alone: tokens and observations may go when the strategy drops the node."""
+    """A node without the path to it, so that tokens and observations go when the strategy drops the node."""
 
     record: SearchNode
     visits: int | None = None
@@ -32,13 +32,13 @@ class TreeRecorder:
         self._seen: dict[str, _Seen] = {}
         self._left_out: set[str] = set()
         self.values: dict[str, float] = {}
-        """Of all nodes that have one, by their ids."""
+        """The values of all nodes that have one, by node id."""
         self._counts: Counter[str] = Counter()
         self.valued_by: tuple[str, ...] = ()
         self._task: TaskRef | None = None
 
     def add(self, node: Node) -> None:
-        """Remember a node, or how it has ended if it is known."""
+        """Remember a node; if it is known, update how it ended."""
         self._task = self._task or node.task
         if (seen := self._seen.get(node.id)) is not None:
             seen.record = seen.record.model_copy(update={"ended": node.ended})
@@ -54,7 +54,7 @@ class TreeRecorder:
             self._seen[node.id] = _Seen(record)
 
     def note(self, node: Node, value: float | None, visits: int | None) -> None:
-        """Remember what the strategy thinks of a node. Raises StrategyError for what is no value or no count."""
+        """Remember the strategy's value and visits of a node. Raises StrategyError for an invalid value or count."""
         if value is not None and not math.isfinite(value):
             raise StrategyError(f"the value {value} of node {node.id} is not finite")
         if visits is not None and visits < 0:
@@ -65,7 +65,7 @@ class TreeRecorder:
             seen.visits = seen.visits if visits is None else visits
 
     def count(self, what: str, number: int) -> None:
-        """Count something. Raises StrategyError for less than nothing, and for a 33rd thing."""
+        """Count something. Raises StrategyError for a negative number, and for a 33rd thing."""
         if number < 0:
             raise StrategyError(f"{what!r} cannot be {number}")
         if number and len({*self._counts, what}) > MAX_COUNTS:
@@ -73,14 +73,14 @@ class TreeRecorder:
         self._counts[what] += number
 
     def exported(self, leaf: Node, sample: int, *, selected: bool) -> None:
-        """Remember that a leaf was handed in as a sample of the group."""
+        """Remember that a leaf was exported as a sample of the group."""
         self.add(leaf)
         if (seen := self._seen.get(leaf.id)) is not None:
             seen.samples.append(sample)
             seen.selected = seen.selected or selected
 
     def tree(self, group: GroupRequest, attempt: int, spending: Spending, sessions: GroupSessions) -> SearchTree | None:
-        """Return the record; None where no node was reached."""
+        """Return the record; None if no node was reached."""
         if self._task is None:
             return None
         nodes = tuple(

@@ -1,7 +1,7 @@
 """Images that the policy sees: fetched while the session shows them, marked in texts, and placed in prompts.
 
-An observation's text has a mark for each image, by its hash, and an environment can write such a mark itself. What
-becomes an image in a prompt is therefore another one, which nobody outside can know.
+An observation's text has a mark for each image, which contains its hash, and an environment can write such a mark
+itself. The mark that becomes an image in a prompt is therefore a different one, which nobody outside can know.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Seen:
     """The images that an attempt at a group's samples has shown to the policy.
 
     Args:
-        reader: reads images for the model; None where the policy is shown the texts of observations alone.
+        reader: reads images for the model; None if the policy is shown the texts of observations alone.
     """
 
     def __init__(self, reader: ImageReader | None, sessions: Sessions, timeout_s: float) -> None:
@@ -52,8 +52,9 @@ class Seen:
         self._num_shown = 0
 
     async def shown(self, session_id: str, parts: Sequence[Part]) -> tuple[ShownImage, ...]:
-        """Fetch the images of a session's last observation. Raises ClientError, and StrategyError for what cannot be
-        seen.
+        """Fetch the images of a session's last observation.
+
+        Raises ClientError, and StrategyError for an image that cannot be seen.
         """
         if self._reader is None:
             return ()
@@ -101,7 +102,7 @@ class Seen:
         )
 
     async def placed(self, images: Sequence[tuple[int, PromptImage]]) -> list[PlacedImage]:
-        """Return images with their patches, each where its prompt begins in the context."""
+        """Return images with their patches and their places in the context, given where their prompts begin."""
         if self._reader is None or not images:
             return []
         read = self._reader.read
@@ -117,9 +118,9 @@ class Seen:
 
 
 def marked_text(observation: str, parts: Sequence[Part], shown: Sequence[ShownImage]) -> str:
-    """Return an observation's text with the marks of images that are shown in the place of those by hash.
+    """Return an observation's text with the marks by hash replaced by those of the shown images.
 
-    Raises StrategyError for an observation that was cut, which may have left out some.
+    Raises StrategyError for an observation that was cut, because some images may be missing from it.
     """
     if not shown:
         return observation

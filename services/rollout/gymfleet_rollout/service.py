@@ -202,7 +202,7 @@ class RolloutService:
 
 
 def _reader(model: Path, backend: InferenceBackend[Any]) -> ImageReader | str:
-    """Return what reads images for a model, or why its policy sees none."""
+    """Return the reader of images for a model, or why its policy sees none."""
     if not backend.facts.images:
         return "engines of this backend are given text alone: take embedded"
     try:
@@ -212,7 +212,7 @@ def _reader(model: Path, backend: InferenceBackend[Any]) -> ImageReader | str:
 
 
 def engine_config(settings: RolloutSettings, model_path: Path) -> EngineConfig:
-    """Return what an engine is made with; its context fits the model unless an operator sets another."""
+    """Return the configuration of an engine; its context fits the model unless an operator sets another."""
     given = settings.model_dump(include=set(EngineConfig.model_fields))
     if "max_model_len" not in settings.model_fields_set:
         given["max_model_len"] = min(settings.max_model_len, longest_context(model_path) or settings.max_model_len)

@@ -20,7 +20,7 @@ from gymfleet_kit.retries import Retries
 
 _OPEN_PAUSE_S: Final = 0.05
 _OUTAGE_PATIENCE_S: Final = 60.0
-"""How long a gateway or env server that died may take to be restarted before the attempt fails."""
+"""Time for a gateway or env server that died to be restarted before the attempt fails."""
 _LEASE_MARGIN_S: Final = 60.0
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Sessions(Protocol):
         """Return an image of the session's last observation."""
 
     async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = ...) -> str:
-        """Return the action that a call of one of the environment's tools spells."""
+        """Return the action that a call of one of the environment's tools stands for."""
 
 
 class SessionDesk:

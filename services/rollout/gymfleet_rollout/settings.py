@@ -28,43 +28,43 @@ class RolloutSettings(HttpSettings):
 
     model: str
     """A directory or a Hugging Face id: the policy of version 0. With `gymfleet-rollout --recipe FILE --run-dir DIR`
-    the recipe gives it, the engine's settings and the seed, where neither a variable nor a secret does; a model
-    from scratch is waited for."""
+    the recipe provides it, the engine's settings and the seed, unless a variable or a secret does; the service waits
+    for a model from scratch."""
     port: Annotated[int, Field(ge=1, le=65_535)] = 8202
     """Port to listen on."""
     control_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """Where the policy is replaced (staged, committed, refused), and then there alone."""
+    """If given, the only port over which the policy can be replaced (staged, committed, refused)."""
     log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     redis_url: RedisUrl = LOCAL_REDIS
-    """The streams."""
+    """The Redis of the streams."""
     gateway_url: AnyHttpUrl = AnyHttpUrl("http://127.0.0.1:8200")
     """The env gateway."""
     gateway_api_key: SecretStr | None = None
-    """Sent to the gateway, where that asks for one."""
+    """The key sent to the gateway, if the gateway asks for one."""
     reward_url: AnyHttpUrl | None = None
-    """The reward service, for strategies that have nodes valued by it."""
+    """The reward service, for strategies whose nodes it values."""
     reward_api_key: SecretStr | None = None
-    """Sent to the reward service, where that asks for one."""
+    """The key sent to the reward service, if the service asks for one."""
     gateway_connections: PositiveInt = 1
     """Sockets to the gateway."""
 
     backend: Annotated[str, Field(min_length=1, max_length=1024)] = "embedded"
-    """Where the tokens come from: embedded, server, or an inference backend of your own: a name that an installed
-    package declares, `package.module:Class`, or the path of a .py file."""
+    """The source of tokens: embedded, server, or your own inference backend, given as a name that an installed package
+    declares, `package.module:Class`, or the path of a .py file."""
     backend_options: dict[str, JsonValue] = Field(default_factory=dict)
     """The backend's own options, as JSON."""
     server_urls: tuple[AnyHttpUrl, ...] = ()
-    """vLLM servers, as a JSON list; only with `server`, whose option `urls` it is."""
+    """URLs of vLLM servers, as a JSON list; only with `server`, as its option `urls`."""
     server_discover: tuple[AnyHttpUrl, ...] = ()
-    """Base URLs whose host is a DNS name with one address per vLLM server, as a JSON list; a new server is given the
-    live weights and compared with another before it serves. The option `discover` of `server`."""
+    """Base URLs whose host is a DNS name with one address per vLLM server, as a JSON list; a new server gets the live
+    weights and is compared with another before it serves. The option `discover` of `server`."""
     server_start_timeout_s: PositiveFloat | None = None
-    """For the servers to answer. The option `start_timeout_s` of `server`: 600 unless it is given."""
+    """Time limit for the servers to answer at the start. The option `start_timeout_s` of `server`: 600 by default."""
     dtype: Literal["float32", "bfloat16", "float16"] = _ENGINE.dtype
     """float32, bfloat16 or float16."""
     max_model_len: PositiveInt = _ENGINE.max_model_len
-    """Context, in tokens; unless it is given, the model's own where that is shorter."""
+    """Context, in tokens; unless it is given, the model's own if that is shorter."""
     max_num_seqs: PositiveInt = _ENGINE.max_num_seqs
     """Sequences in one step of the engine."""
     max_num_batched_tokens: PositiveInt = _ENGINE.max_num_batched_tokens
@@ -74,44 +74,44 @@ class RolloutSettings(HttpSettings):
     enforce_eager: bool = _ENGINE.enforce_eager
     """Run without compiled graphs."""
     max_lora_rank: Annotated[int, Field(ge=0, le=512)] = 0
-    """The highest rank of the adapters that the policy's versions are; 0 where they are whole weights."""
+    """The highest rank of the adapters that are the policy's versions; 0 if versions are whole weights."""
     max_loras: Annotated[int, Field(ge=2, le=64)] = 2
     """Adapters that an engine has room for."""
     sleep_mode: bool = False
-    """The engines can be put to sleep by the trainer, which shares their GPU; a recipe's `placement.colocated`."""
+    """The trainer, which shares the engines' GPU, can put them to sleep; a recipe's `placement.colocated`."""
     received_dir: Path = SHARED_MEMORY
-    """Where versions lie that the trainer sends (`publish.transfer = "broadcast"`), for the engines to load: room for
-    two."""
+    """The directory of versions that the trainer sends (`publish.transfer = "broadcast"`), from which the engines load
+    them; it needs room for two."""
     block_size: Annotated[int, Field(ge=32, multiple_of=32)] = 32
     """Tokens per block of the cache."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Of the engine."""
+    """Seed of the engine."""
     threads: PositiveInt = 1
     """Threads of the embedded engine's tensor operations."""
 
     plugins: tuple[str, ...] = ()
-    """Plug-ins that requests may name beyond those that are installed: `package.module:Class` or paths of .py files, as
-    JSON."""
+    """Plug-ins that requests may name in addition to the installed ones: `package.module:Class` or paths of .py files,
+    as JSON."""
     max_episodes: PositiveInt = 512
     """Episodes in flight."""
     max_groups: PositiveInt = 256
     """Groups taken from the stream at once."""
     max_raw_backlog: PositiveInt = 10_000
-    """Trajectories that the reward service may be behind before episodes wait."""
+    """Number of trajectories that the reward service may be behind before episodes wait."""
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""
     lease_s: PositiveFloat = 10.0
-    """What this process neither finished nor held on to for so long goes to another one."""
+    """Work that this process has neither finished nor renewed its hold on for this long goes to another process."""
     max_deliveries: PositiveInt = 5
-    """Times a group is tried before it goes to the dead letters."""
+    """Number of times that a group is tried before it goes to the dead letters."""
     max_kept_trajectories: PositiveInt = 10_000
-    """Of jobs over HTTP, until they are fetched."""
+    """Trajectories of jobs over HTTP that are kept until they are fetched."""
     max_body_bytes: PositiveInt = 64 * 1024 * 1024
     """Larger requests are refused."""
 
     @model_validator(mode="after")
     def ports_differ(self) -> Self:
-        """Two ports, or one."""
+        """Require that two ports differ."""
         if self.control_port == self.port:
             raise ValueError(
                 f"GYMFLEET_ROLLOUT_CONTROL_PORT is GYMFLEET_ROLLOUT_PORT, {self.port}: choose another, or leave it out"
@@ -120,7 +120,7 @@ class RolloutSettings(HttpSettings):
 
     @property
     def options_of_backend(self) -> dict[str, Any]:
-        """The backend's options, unchecked. Those with a variable of their own are taken from there first."""
+        """Return the backend's options, unchecked. Options with their own variable are taken from there first."""
         named = {
             "urls": self.server_urls,
             "discover": self.server_discover,

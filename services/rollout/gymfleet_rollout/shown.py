@@ -1,4 +1,4 @@
-"""What is shown below an observation: the admissible actions, and hints of the expert. Both stand in the record."""
+"""The text below an observation: the admissible actions, and hints of the expert. Both are part of the record."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from gymfleet_rollout.parts import Parts
 
 
 class Beside:
-    """Asks the environment for what a group's request wants to be shown, and words it."""
+    """Asks the environment for what a group's request wants to be shown, and puts it into words."""
 
     def __init__(self, parts: Parts, group: GroupRequest) -> None:
         self._parts = parts
@@ -20,7 +20,7 @@ class Beside:
         self._timeout_s = group.limits.step_timeout_s
 
     def require_possible(self) -> None:
-        """Raise StrategyError where the environment cannot show what is wanted, or shows what no policy sees."""
+        """Raise StrategyError if the environment cannot show what is wanted, or shows what no policy sees."""
         can, wanted = self._parts.spec.capabilities, self._group
         if self._parts.spec.images == "only" and wanted.images == "text":
             raise StrategyError(
@@ -35,7 +35,7 @@ class Beside:
             raise StrategyError(f"{wanted.task.env} is a game: neither actions nor hints are shown to its players")
 
     async def text(self, session_id: str, index: int) -> str:
-        """Return what stands below the observation after so many steps; empty where there is nothing to show."""
+        """Return the text below the observation after `index` steps; empty if there is nothing to show."""
         listed = await self.admissible(session_id, index) if self._group.actions.shown else None
         lines = [] if listed is None or not listed.actions else [self._listing(listed)]
         if self._is_hinted(index) and (hint := await self._hint(session_id, index)):
@@ -43,7 +43,7 @@ class Beside:
         return "".join(f"\n{line}" for line in lines)
 
     async def admissible(self, session_id: str, index: int) -> AdmissibleActions | None:
-        """Return the actions that are possible; None where the environment does not know."""
+        """Return the actions that are possible; None if the environment does not know."""
         try:
             return await self._parts.sessions.admissible_actions(session_id, index=index, timeout_s=self._timeout_s)
         except ActionsUnavailable:
@@ -57,7 +57,7 @@ class Beside:
         return move.action
 
     def _is_hinted(self, index: int) -> bool:
-        """Draw by group and step: the episodes of a group have the same hints, or one would be no baseline."""
+        """Draw by group and step: episodes of a group are baselines for each other, so they get the same hints."""
         probability = self._group.hint_probability
         return probability > 0 and random.Random(f"{self._group.group_id}/hint/{index}").random() < probability
 

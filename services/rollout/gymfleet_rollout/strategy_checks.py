@@ -1,4 +1,4 @@
-"""What a strategy must keep, tried out in a world of a few numbers: `examine` says what it breaks."""
+"""Checks of what a strategy promises, in a world of a few numbers: `examine` returns the promises that it breaks."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ from gymfleet_rollout.strategy import STRATEGIES, strategy_of
 NUM_SAMPLES: Final = 4
 PATIENCE_S: Final = 20.0
 _PROMPT_S: Final = 0.5
-"""In which an end from outside is one."""
+"""Time within which cancellation from outside must take effect."""
 _GOAL: Final = 3
 _LIMITS: Final = EpisodeLimits(max_turns=8, max_response_tokens=64, max_context_tokens=8_192, max_attempts=1)
 _TASK: Final = TaskRef(env="steps", split="train", level="easy", task_id="0")
@@ -104,7 +104,7 @@ class _Chat:
 
 @dataclass
 class _World:
-    """Stairs, a policy that goes up or down as its seed says, and what was asked of both."""
+    """Stairs, a policy that goes up or down depending on its seed, and a record of the requests to both."""
 
     seats: tuple[str, ...] = ()
     """The players, who go up and down the same stairs in turn."""
@@ -115,7 +115,7 @@ class _World:
     open_ids: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
     sampled: set[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
-    """Each prompt, as a whole, and the reply to it."""
+    """Each whole prompt, and the reply to it."""
     model: str = "steps"
     live_version: int = 0
     max_model_len: int = 8_192
@@ -236,7 +236,7 @@ async def _examined(spec: StrategySpec) -> list[str]:
 
 
 def _world(spec: StrategySpec, **troubles: Any) -> _World:
-    """Return the world that the strategy is for."""
+    """Return a world of the kind that the strategy is for."""
     return _World(seats=("x", "o") if STRATEGIES.find(spec.use).facts.games else (), **troubles)
 
 
@@ -301,7 +301,7 @@ async def _keeps_budgets(spec: StrategySpec) -> list[str]:
         if world.used[name] > limit:
             told.append(f"it uses {world.used[name]} {name}, and its budget is {limit}")
         errors = {str(trajectory.error) for trajectory in played if not trajectory.status.trainable}
-        # Nothing can be handed in of what the budget let nobody begin.
+        # An episode that the budget did not let begin cannot be exported.
         told += [
             f"it fails with a budget of {limit} {name}: {error}" for error in sorted(errors) if NOT_BEGUN not in error
         ]

@@ -9,23 +9,23 @@ from gymfleet_rollout.errors import StrategyError
 
 
 class Table:
-    """The game of one session, as those who play it here know it.
+    """The game of one session, as its players here know it.
 
     Raises `StrategyError` from `turn` and `after` when the play is over while a seat waits.
     """
 
     def __init__(self, session: Session, game: Game) -> None:
         self.index = session.index
-        """The number of steps that were taken, by all of them."""
+        """The number of steps that all players together have taken."""
         self.game = game
         self.taken: set[str] = set()
-        """The seats at which somebody sat down."""
+        """The seats that are taken."""
         self.left = False
         """Whether a player could not go on, so that none can."""
         self._terminated = session.terminated
         self._truncated = session.truncated
         self._told = dict.fromkeys(game.seats, 0.0)
-        """What each seat has been told of its rewards."""
+        """The part of its reward that each seat has been told."""
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -49,16 +49,16 @@ class Table:
         return FinishReason.LEFT if self.left else None
 
     async def turn(self, seat: str) -> None:
-        """Wait until the seat is to move or nobody can."""
+        """Wait until it is the seat's turn, or nobody can move."""
         while not (self.over or self.left or self.game.to_move == seat):
             if self._closed:
                 raise StrategyError("the play was over while a player of a game waited for its turn")
             await self._changed.wait()
 
     async def after(self, seat: str, step: StepResult) -> StepResult:
-        """Take note of the seat's step, wait for its next turn, and return what the step gave it in the end.
+        """Note the seat's step, wait for its next turn, and return the step with its final result for the seat.
 
-        What a player gains or loses by the moves of others counts for its own last step.
+        A player's gains and losses from the moves of others count for its own last step.
         """
         if step.game is None:
             raise StrategyError("the environment no longer says what the players of its game see")
@@ -76,13 +76,13 @@ class Table:
         )  # fmt: skip
 
     def leave(self) -> None:
-        """Let no player wait for one that cannot go on."""
+        """Keep players from waiting for one that cannot go on."""
         if not self.over:
             self.left = True
             self._change()
 
     def close(self) -> None:
-        """Wake those who wait: the play is over."""
+        """Wake the players that wait: the play is over."""
         self._closed = True
         self._change()
 

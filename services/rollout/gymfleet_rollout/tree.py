@@ -13,44 +13,44 @@ from gymfleet_rollout.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply to what stands at a node, either the policy's or the expert's; not acted upon yet."""
+    """A reply to the observation of a node, by the policy or the expert, that was not carried out yet."""
 
     node_id: str
-    """The node that it replies to."""
+    """The node that this replies to."""
     text: str
     parsed: ParsedReply
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
-    """As the engine gave them; None when an expert wrote it."""
+    """As the engine gave them; None if an expert wrote the reply."""
     prompt: tuple[int, ...]
-    """The tokens that were new in its prompt, those of a hint among them."""
+    """The new tokens of its prompt, including those of a hint."""
     images: tuple[PromptImage, ...]
-    """Where that shows images."""
+    """Where the prompt shows images."""
     replaces: bool
     """Whether the prompt replaced the context that the node had."""
     versions: tuple[VersionSpan, ...]
-    """Which version of the policy sampled which tokens; none where an expert wrote it."""
+    """Which version of the policy sampled which tokens; none if an expert wrote the reply."""
     end: ReplyEnd
     seconds: float
     role: str
     num_reasoning_tokens: int = 0
-    """Of its tokens those of its thoughts, where the chat template has a place for them."""
+    """Number of its tokens that are thoughts, if the chat template has a place for them."""
     greedy: bool = False
-    """Whether it is made of the likeliest tokens, and therefore no sample of the policy."""
+    """Whether it is made of the likeliest tokens, and is therefore not a sample of the policy."""
 
     @property
     def action(self) -> str | None:
-        """Return the action that it asks for, or None if it asks for none."""
+        """Return the action that the reply asks for, or None if it asks for none."""
         return self.parsed.action
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A state of an episode, in a session of its own. The fields below `ended` are for the context that made it.
+    """A state of an episode, in its own session. The fields below `ended` are for the context that made it.
 
-    The id of a node says its depth and, behind it, where its path left the first one: `3@1-2.1` is the third turn of
-    the first fork that was made after two turns of the second episode that was opened. A fork is the same node of the
-    tree in another session, and has its id.
+    The id of a node gives its depth and then where its path left the first one: `3@1-2.1` is the third turn of the
+    first fork that was made after two turns of the second opened episode. A fork is the same node of the tree in
+    another session, and has the same id.
     """
 
     id: str
@@ -59,9 +59,9 @@ class Node:
     """The number of turns that lead here."""
     observation: str
     score: float
-    """The environment's, in [0, 1]."""
+    """The environment's score, in [0, 1]."""
     ended: FinishReason | None
-    """Why the episode is over here; None where it can go on."""
+    """Why the episode is over here; None if it can go on."""
 
     task: TaskRef
     session_id: str
@@ -69,30 +69,30 @@ class Node:
     """Steps that the session has taken."""
     branch: str
     prompt: Prompted
-    """What the next prompt adds; empty where the environment ended the episode."""
+    """The tokens that the next prompt adds; empty if the environment ended the episode."""
     num_tokens: int
-    """In the prompts and replies of the sequence that leads here."""
+    """Number of tokens in the prompts and replies of the sequence that leads here."""
     parts: tuple[Part, ...] = ()
-    """The observation in full, where it is more than text."""
+    """The whole observation, if it is more than text."""
     shown: tuple[ShownImage, ...] = ()
-    """Those of its images that the policy sees."""
+    """The images of the observation that the policy sees."""
     seat: str | None = None
-    """The player of a game whose node it is."""
+    """In a game, the player whose node this is."""
     table: Table | None = None
-    """The game; None where the environment is none."""
+    """The game; None if the environment is not a game."""
     beside: str = ""
-    """What stands below the observation, and is part of it: admissible actions, a hint."""
+    """The text below the observation, which is part of it: admissible actions, a hint."""
     state_key: str | None = None
-    """The environment's key of the state; None where the group did not ask for keys, or there is none."""
+    """The environment's key of the state; None if the group did not ask for keys, or there is none."""
     sealed: str | None = None
-    """What the environment told the reward service alone when the episode began."""
+    """Data that the environment sealed for the reward service alone when the episode began."""
     replacement: Prompted | None = None
-    """The whole next prompt, where it replaces the context."""
+    """The whole next prompt, if it replaces the context."""
     turn: Turn | None = None
     """The turn that led here."""
     parent: "Node | None" = None
     context: list[int] | None = None
-    """The tokens of the sequence that leads here; None where nobody has needed them yet, or the next node has them."""
+    """The tokens of the sequence that leads here; None if they were not needed yet, or the next node has them."""
     num_replies: int = 0
     num_forks: int = 0
     moved_on: bool = False
@@ -107,11 +107,11 @@ class Node:
 
     @property
     def seats(self) -> tuple[str, ...]:
-        """Return the players of the game; none where the environment is no game."""
+        """Return the players of the game; none if the environment is not a game."""
         return () if self.table is None else self.table.seats
 
     def path(self) -> "list[Node]":
-        """Return the nodes that lead here, from the first one on, with this as the last."""
+        """Return the nodes that lead here, from the first one to this one."""
         nodes = [self]
         while (before := nodes[-1].parent) is not None:
             nodes.append(before)

@@ -1,4 +1,4 @@
-"""The episode up to a node, for what scores it there."""
+"""The episode up to a node, as it is scored there."""
 
 from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.rollout import GroupRequest
@@ -13,7 +13,7 @@ def unended(
 ) -> Trajectory:
     """Return the episode that ends at a node: as it ended there, or else as if the strategy had stopped.
 
-    `images` are the files of what its prompts show.
+    `images` are the files of the images that its prompts show.
     """
     turns = tuple(node.turns())
     versions = [span.version for turn in turns for span in turn.policy_versions]

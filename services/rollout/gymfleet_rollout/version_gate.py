@@ -21,7 +21,7 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 class VersionGate:
-    """Compare the version that is live here with the one that the trainer says is live."""
+    """Compare the version that is live here with the one that the trainer has announced as live."""
 
     def __init__(self, redis: RedisClient, policy: Policy) -> None:
         self._redis = redis
@@ -38,7 +38,7 @@ class VersionGate:
         return f"waiting for version {self._said.version} of run {self._said.run_id} from the trainer"
 
     async def look(self) -> None:
-        """Read which version the trainer says is live. While Redis is unreachable, the last value read stays valid."""
+        """Read which version the trainer has announced. While Redis is unreachable, the last value read stays valid."""
         try:
             value = await self._redis.get(LIVE_POLICY)
             said = None if value is None else LivePolicy.model_validate_json(value)

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 _PRODUCED_TTL_S: Final = 24 * 3600
 _WHOLE: Final = "whole"
-"""Stands beside the samples of a group that was played together."""
+"""Recorded with the samples of a group that was played together."""
 
 
 _TREE: Final = "tree"
@@ -46,7 +46,7 @@ return 1
 
 
 class Output:
-    """The raw stream, which has a sample at most once for each time that it was requested."""
+    """The raw stream, which has a sample at most once for each time it was requested."""
 
     def __init__(self, redis: RedisClient, *, max_len: int) -> None:
         self._redis = redis
@@ -65,7 +65,7 @@ class Output:
         key = produced_samples(group.run_id, group.group_id)
         members = [_member(trajectory.sample, group.replay) for trajectory in trajectories]
         if group.samples is None and trajectories[0].group_size is not None:
-            # The number of samples may be another one than was asked for: without this the rest would seem missing.
+            # The number of samples may differ from the requested one: without this, the rest would seem missing.
             members.append(_member(_WHOLE, group.replay))
         requests = [
             ScoreRequest(
@@ -82,7 +82,7 @@ class Output:
     async def put_tree(self, tree: SearchTree) -> None:
         """Publish the record of a search, once for each time that its group was requested.
 
-        It is for people to look at: where Redis is away it is dropped, and the group goes on without it.
+        The record is for people to look at: if Redis is away, it is dropped, and the group goes on without it.
         """
         keys = [search_trees(tree.run_id), produced_samples(tree.run_id, tree.group_id)]
         arguments: list[str | int] = [

@@ -13,23 +13,23 @@ from gymfleet_reward.maths.verdict import Verdict
 
 
 class AccuracyOptions(AnswerOptions):
-    """How much an answer may cost to compare."""
+    """Limits on the cost of comparing an answer."""
 
     max_cpu_s: Annotated[float, Field(gt=0, le=8, strict=True, allow_inf_nan=False)] = 3.0
-    """Seconds of processor time for one comparison, which `9**9**9` would take for ever."""
+    """Seconds of processor time for one comparison; `9**9**9` would take for ever."""
     costly: Literal["wrong", "fail"] = "wrong"
-    """What an answer is that takes more time than this, or more than 512 MiB: `wrong`, worth 0; `fail`, no reward."""
+    """The result for an answer that takes more time than this, or more than 512 MiB: `wrong`, 0; `fail`, no reward."""
 
 
 class Accuracy(AnswerComponent[AccuracyOptions]):
     r"""1 if math-verify finds the answer equal to the right one, else 0: numbers, expressions, equations, sets.
 
-    Open-R1's accuracy reward, but that it gives 1 where the right answer cannot be read: here such an episode has no
-    reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides.
+    This is Open-R1's accuracy reward, except that Open-R1 gives 1 if the right answer cannot be read: here such an
+    episode has no reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides.
 
-    Comparing runs in a process of its own, whose time is counted in processor seconds: an answer is never wrong
-    because the machine is busy. One that is too costly is wrong for what it is, and stays so when it is tried again;
-    were it a failure, its episode would be played anew, and a policy could avoid being judged.
+    Comparisons run in a separate process, whose time is counted in processor seconds: an answer is never wrong because
+    the machine is busy. An answer that is too costly is wrong in itself, and stays so when it is tried again; if it
+    were a failure, its episode would be played again, and a policy could avoid being judged.
     """
 
     Options = AccuracyOptions

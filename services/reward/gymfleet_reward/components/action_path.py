@@ -9,20 +9,20 @@ from gymfleet_reward.ground_truth import Place, ground_truth
 
 
 class ActionPathOptions(ComponentOptions):
-    """Where the solution stands, and how it is compared."""
+    """Where to find the solution, and how it is compared."""
 
     ground_truth_from: Place
-    """`private.KEY` or `info.KEY`: where the list of its actions stands."""
+    """`private.KEY` or `info.KEY`: where to find the list of the solution's actions."""
     match: Literal["in_order", "prefix"] = "in_order"
-    """`in_order`: actions of the solution count as they come, whatever is done in between; `prefix`: those before the
-    first other one."""
+    """`in_order`: actions of the solution count in their order, whatever is done in between; `prefix`: only those
+    before the first other action."""
 
 
 class ActionPath(Component[ActionPathOptions]):
     """The share of a known solution's actions that the episode took, in their order.
 
-    Case and spaces do not count. The goal reward of OpenManus-RL, but that an episode without a solution to compare
-    with has no reward.
+    Case and spaces do not count. This is the goal reward of OpenManus-RL, except that an episode without a solution to
+    compare with has no reward.
     """
 
     Options = ActionPathOptions

@@ -7,7 +7,7 @@ from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 
 class ActionUse(Component[ComponentOptions]):
-    """The share of replies whose action was understood and was not taken before upon the same observation."""
+    """The share of replies whose action was understood and had not been taken before on the same observation."""
 
     Options = ComponentOptions
     version = "1"

@@ -19,13 +19,13 @@ _CACHING: Final[tuple[Any, ...]] = (
 
 
 class BleuOptions(AnswerOptions):
-    """How words are told apart, and what a missing n-gram costs."""
+    """How texts are split into words, and what a missing n-gram costs."""
 
     tokenizer: Literal["13a", "intl", "zh", "char", "none"] = "13a"
-    """Of sacrebleu: `13a` is WMT's, `intl` knows Unicode's punctuation, `zh` separates Chinese characters, `char` all
-    of them, and `none` splits at spaces alone."""
+    """The tokenizer of sacrebleu: `13a` is WMT's, `intl` recognises Unicode's punctuation, `zh` separates Chinese
+    characters, `char` separates all characters, and `none` splits only at spaces."""
     smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
-    """What an order of n-grams counts of which none matches, by sacrebleu's name."""
+    """The smoothing of an order of n-grams of which none matches, by sacrebleu's name."""
     lowercase: StrictBool = False
     """Compare without regard to case."""
 
@@ -33,7 +33,7 @@ class BleuOptions(AnswerOptions):
 class Bleu(AnswerComponent[BleuOptions]):
     """Sentence BLEU (Papineni et al., 2002) as sacrebleu computes it, in [0, 1].
 
-    Of a list of right answers each is a reference, as BLEU takes several. Orders of n-grams for which the answer is
+    Each right answer of a list is a reference, since BLEU takes several. Orders of n-grams for which the answer is
     too short are left out (sacrebleu's `effective_order`).
     """
 

@@ -1,4 +1,4 @@
-"""Length that pays or costs by whether the task was solved."""
+"""A value for length that depends on whether the task was solved."""
 
 import math
 from typing import Annotated
@@ -11,22 +11,22 @@ from gymfleet_reward.component import Component, ComponentOptions, Number, reply
 
 
 class CosineLengthOptions(ComponentOptions):
-    """What short and long episodes are worth; in between it follows half a cosine."""
+    """The values of short and long episodes; in between, the value follows half a cosine."""
 
     max_tokens: Annotated[int, Field(ge=1), NUMBER] = 1_000
-    """So many sampled tokens, or more, are long; none is short."""
+    """Number of sampled tokens from which on an episode is long; without a token it is short."""
     solved_short: Number = 1.0
-    """A solved task without a token."""
+    """Value of a solved task without a token."""
     solved_long: Number = 0.5
-    """A solved task with `max_tokens`."""
+    """Value of a solved task with `max_tokens`."""
     unsolved_short: Number = -1.0
-    """An unsolved task without a token."""
+    """Value of an unsolved task without a token."""
     unsolved_long: Number = -0.5
-    """An unsolved task with `max_tokens`."""
+    """Value of an unsolved task with `max_tokens`."""
 
 
 class CosineLength(Component[CosineLengthOptions]):
-    """Solved tasks pay more the shorter, unsolved ones cost more the shorter (arXiv:2502.03373, section 4)."""
+    """The shorter an episode, the more a solved task pays and an unsolved one costs (arXiv:2502.03373, section 4)."""
 
     Options = CosineLengthOptions
     version = "1"

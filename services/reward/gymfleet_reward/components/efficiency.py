@@ -1,4 +1,4 @@
-"""Fewer turns for what is solved."""
+"""A value for solving a task in few turns."""
 
 from typing import Annotated, Self
 
@@ -11,18 +11,18 @@ from gymfleet_reward.component import Component, ComponentOptions, turns_of
 
 
 class EfficiencyOptions(ComponentOptions):
-    """How many turns are few."""
+    """The numbers of turns that are few and that are many."""
 
     model_config = ConfigDict(json_schema_extra={ASCENDING: ["best_turns", "worst_turns"]})
 
     best_turns: Annotated[int, Field(ge=1), NUMBER] = 1
-    """So many turns, or fewer, are worth 1."""
+    """This many turns, or fewer, are worth 1."""
     worst_turns: Annotated[int, Field(ge=2), NUMBER] = 20
-    """So many, or more, are worth 0; above `best_turns`."""
+    """This many turns, or more, are worth 0; above `best_turns`."""
 
     @model_validator(mode="after")
     def bounds_are_ordered(self) -> Self:
-        """`best_turns < worst_turns`."""
+        """Require `best_turns < worst_turns`."""
         if self.best_turns >= self.worst_turns:
             raise ValueError("worst_turns must be above best_turns")
         return self
@@ -35,7 +35,7 @@ class Efficiency(Component[EfficiencyOptions]):
     version = "1"
 
     def score(self, episode: Trajectory) -> float:
-        """See `Component`. Who gives up early has saved nothing."""
+        """See `Component`. Giving up early saves nothing."""
         turns = turns_of(episode)
         if not episode.success:
             return 0.0

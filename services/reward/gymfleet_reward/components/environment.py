@@ -1,4 +1,4 @@
-"""What the environment itself gave for each step."""
+"""The environment's own reward for each step."""
 
 import math
 from typing import Annotated, Literal, Self
@@ -10,19 +10,19 @@ from gymfleet_reward.component import Answer, Component, ComponentError, Compone
 
 
 class EnvironmentOptions(ComponentOptions):
-    """Where the environment's rewards go."""
+    """How the environment's rewards count."""
 
     scale: Number = 1.0
     """Factor of each step's reward."""
     clip: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] | None = None
-    """Bound of their sum, on either side; only with `credit = "sum"`."""
+    """Bound on their sum, on either side; only with `credit = "sum"`."""
     credit: Literal["sum", "per_turn"] = "sum"
-    """`sum`: their sum joins the total, and `allocation` spreads it. `per_turn`: each turn's stands on the last
+    """`sum`: their sum is part of the total that `allocation` spreads. `per_turn`: each turn's reward is on the last
     token of its reply, and `allocation` spreads the rest."""
 
     @model_validator(mode="after")
     def only_a_sum_is_clipped(self) -> Self:
-        """`clip` needs a sum."""
+        """Reject `clip` without `credit = "sum"`."""
         if self.clip is not None and self.credit == "per_turn":
             raise ValueError('clip is for credit = "sum"')
         return self

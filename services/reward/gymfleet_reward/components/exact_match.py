@@ -1,4 +1,4 @@
-"""The right answer, but for case, articles and punctuation."""
+"""The right answer, regardless of case, articles and punctuation."""
 
 from typing import Any
 

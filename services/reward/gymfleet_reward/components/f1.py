@@ -14,5 +14,5 @@ class F1(AnswerComponent[AnswerOptions]):
     version = "1"
 
     def compared(self, answer: str, right: Any) -> float:
-        """See `AnswerComponent`. Where one of both has no word left, they must be equal."""
+        """See `AnswerComponent`. If either has no word left, they must be equal."""
         return words_f1(answer, text_of(right, self.options.ground_truth_from))

@@ -8,12 +8,12 @@ from gymfleet_reward.component import Component, ComponentOptions, Number, turns
 
 
 class FormatOptions(ComponentOptions):
-    """Its weight, and which replies count."""
+    """The weight, and which replies count."""
 
     weight: Number = 0.2
     """Factor of the share of replies that follow the format and whose action was understood."""
     replies: Literal["all", "last"] = "all"
-    """`last`: 1 or 0 by the last reply alone."""
+    """`last`: 1 or 0 for the last reply alone."""
 
 
 class Format(Component[FormatOptions]):

@@ -7,7 +7,7 @@ from gymfleet_reward.component import Component, ComponentError, ComponentOption
 
 
 class GoalOptions(ComponentOptions):
-    """Success gives `success`, failure `failure`."""
+    """The values of success and failure."""
 
     success: Number = 1.0
     """Raw reward of a solved task."""

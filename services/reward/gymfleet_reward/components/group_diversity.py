@@ -17,13 +17,13 @@ class GroupDiversityOptions(ComponentOptions):
     weight: Number = 0.1
     """Factor of the share of the group's other episodes that went another way."""
     actions: Annotated[int, Field(ge=1), NUMBER] = 1
-    """So many actions from the beginning are compared: 1 is the first alone."""
+    """Number of actions from the beginning that are compared; with 1, the first alone."""
 
 
 class GroupDiversity(Component[GroupDiversityOptions]):
-    """The share of a group's other episodes that began with other actions, in [0, 1]; 0 for an episode by itself.
+    """The share of a group's other episodes that began with other actions, in [0, 1]; 0 for a single episode.
 
-    A reply without an action counts as an action of its own.
+    A reply without an action counts as a separate action.
     """
 
     Options = GroupDiversityOptions

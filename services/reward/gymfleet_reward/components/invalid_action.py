@@ -7,10 +7,10 @@ from gymfleet_reward.component import Answer, Component, ComponentOptions, Numbe
 
 
 class InvalidActionOptions(ComponentOptions):
-    """Its cost."""
+    """The cost of an action that was not understood."""
 
     weight: Number = -0.1
-    """What each reply costs whose action was not understood."""
+    """Cost of each reply whose action was not understood."""
 
 
 class InvalidAction(Component[InvalidActionOptions]):

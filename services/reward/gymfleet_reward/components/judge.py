@@ -1,4 +1,4 @@
-"""What a language model makes of an episode, by a rubric."""
+"""A language model's score for an episode, by a rubric."""
 
 from gymfleet_contracts.trajectory import Trajectory
 from gymfleet_kit.judging.asking import ByRubric, ScaleOptions

@@ -1,4 +1,4 @@
-"""Which of two episodes a language model finds better, over the episodes of a group."""
+"""A language model's preferences between pairs of a group's episodes."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -18,18 +18,18 @@ _MAX_QUESTIONS: Final = 4096
 
 
 class PairsOptions(JudgeOptions):
-    """How many comparisons there are."""
+    """The number of comparisons."""
 
     opponents: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = None
-    """Episodes of its group with which each is compared, by default all others; where this and the size of the group
-    are odd, one more. A pair costs two questions."""
+    """Number of episodes of its group with which each is compared, by default all others; one more if both this number
+    and the size of the group are odd. A pair costs two questions."""
 
 
 class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
-    """The share of comparisons with other episodes of its group that an episode wins before a judge.
+    """The share of comparisons with other episodes of its group that an episode wins in the eyes of a judge.
 
-    Each pair is shown in both orders, so that a judge that prefers a place prefers nobody: a win in one order alone
-    is half a win, as is a tie. Episodes that say the same are not compared, and tie.
+    Each pair is shown in both orders, so that a judge that prefers a position favours nobody: a win in only one order
+    is half a win, as is a tie. Episodes with equal transcripts are not compared, and tie.
     """
 
     Options = PairsOptions
@@ -55,14 +55,14 @@ class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
         return _win_rates(len(episodes), dict(zip(pairs, shares, strict=True)))
 
     async def _compared(self, one: Transcript, other: Transcript) -> float:
-        """Return which part of a win is the first one's."""
+        """Return the share of a win that `one` gets."""
         if one == other:
             return UNDECIDED
         won, lost = await together([self._better(one, other), self._better(other, one)])
         return (won + 1.0 - lost) / 2
 
     async def _better(self, first: Transcript, second: Transcript) -> float:
-        # Written here, and not for all pairs beforehand: what else runs in this event loop has its turn in between.
+        # Written here, and not for all pairs beforehand, so that other tasks of this event loop run in between.
         with showing():
             question = self.asking.question(first, second)
         (worth,) = await self.verdict(question)
@@ -70,7 +70,7 @@ class PairwiseJudge(GroupJudgeComponent[PairsOptions]):
 
 
 def _win_rates(count: int, shares: dict[tuple[int, int], float]) -> list[float]:
-    """Return the mean over each episode's pairs; `shares` has what the first of a pair won."""
+    """Return the mean over each episode's pairs; `shares` has the share that the first of each pair won."""
     won: list[list[float]] = [[] for _ in range(count)]
     for (one, other), share in shares.items():
         won[one].append(share)

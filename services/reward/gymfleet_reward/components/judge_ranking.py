@@ -1,4 +1,4 @@
-"""How a language model ranks the episodes of a group."""
+"""A language model's ranking of the episodes of a group."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from gymfleet_reward.judging.component import GroupJudgeComponent, JudgeOptions,
 class RankingJudge(GroupJudgeComponent[JudgeOptions]):
     """A judge's scores, from 0 to 1, for the episodes of a group, which it sees together.
 
-    Only comparisons within a group mean anything, as a group's baseline makes them. Episodes that say the same are
-    shown once and have the same score: 0.5 where all do, and nobody is asked. The order in which they are shown comes
-    from what they say. After OpenPipe's RULER.
+    Scores can only be compared within a group, as a group's baseline does. Episodes with equal transcripts are shown
+    once and have the same score; if all are equal, it is 0.5, and no judge is asked. The transcripts determine the
+    order in which they are shown. After OpenPipe's RULER.
     """
 
     Options = JudgeOptions

@@ -34,7 +34,7 @@ class LengthOptions(ComponentOptions):
 
     @model_validator(mode="after")
     def bounds_are_ordered(self) -> Self:
-        """`min_tokens <= max_tokens`."""
+        """Require `min_tokens <= max_tokens`."""
         if self.min_tokens > self.max_tokens:
             raise ValueError("min_tokens must not exceed max_tokens")
         return self

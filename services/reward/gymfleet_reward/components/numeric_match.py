@@ -10,7 +10,7 @@ from gymfleet_reward.component import ComponentError
 
 
 class NumericOptions(AnswerOptions):
-    """How far off is still right."""
+    """How far off an answer may be."""
 
     tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = 1e-6
     """Largest difference, absolute or relative to the right number."""
@@ -23,7 +23,7 @@ class NumericMatch(AnswerComponent[NumericOptions]):
     version = "2"
 
     def compared(self, answer: str, right: Any) -> float:
-        """See `AnswerComponent`. An answer with several numbers is wrong: it has not decided."""
+        """See `AnswerComponent`. An answer with several numbers is wrong: it is undecided."""
         wanted = the_number(text_of(right, self.options.ground_truth_from))
         if wanted is None:
             raise ComponentError(f"{self.options.ground_truth_from} is no number")

@@ -1,4 +1,4 @@
-"""What a reply predicts against what happened."""
+"""A reply's prediction compared with what happened."""
 
 from gymfleet_contracts.comparing import words_f1
 from gymfleet_contracts.trajectory import Trajectory
@@ -11,8 +11,8 @@ _PREDICTION = "prediction"
 class Prediction(Component[ComponentOptions]):
     """The mean over replies of the words that a prediction shares with the next observation (F1), in [0, 1].
 
-    For formats with a place for it, such as `outcome`. A reply that predicts nothing is worth 0; so is one that was
-    not carried out, since nothing came of it.
+    For formats with a place for a prediction, such as `outcome`. A reply that predicts nothing is worth 0; so is a
+    reply that was not carried out, since nothing came of it.
     """
 
     Options = ComponentOptions

@@ -1,4 +1,4 @@
-"""What a process reward model says of each turn."""
+"""The number that a process reward model gives each turn."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _NO_PRODUCT: Final = 'together = "product" multiplies probabilities: give activa
 
 
 class ProcessRewardModelOptions(ComponentOptions):
-    """Which model, and what becomes of its numbers."""
+    """The model, and the use of its numbers."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -37,16 +37,16 @@ class ProcessRewardModelOptions(ComponentOptions):
     )
 
     model: ModelName
-    """Its name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the recipe that
-    trains one."""
+    """The model's name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the
+    recipe that trains one."""
     activation: Literal["none", "sigmoid"] = "none"
-    """`sigmoid` makes probabilities of what the head says, as `product` and `min` are used with."""
+    """`sigmoid` turns the head's outputs into probabilities, with which `product` and `min` are used."""
     together: Literal["per_turn", "last", "min", "mean", "product", "sum"] = "per_turn"
-    """`per_turn`: each number stands on the last token of its turn; else the episode has one number, made of all."""
+    """`per_turn`: each number is on the last token of its turn; otherwise the episode has one number, made of all."""
 
     @model_validator(mode="after")
     def a_product_is_of_probabilities(self) -> Self:
-        """The sign of a product of logits says how many turns there are."""
+        """Reject a product of logits: its sign depends on the number of turns."""
         if self.together == "product" and self.activation == "none":
             raise ValueError(_NO_PRODUCT)
         return self
@@ -55,14 +55,14 @@ class ProcessRewardModelOptions(ComponentOptions):
 class ProcessRewardModel(Component[ProcessRewardModelOptions]):
     """The numbers that a process reward model gives the turns of an episode, each at the token that ends the turn.
 
-    A transcript of more tokens than the model takes has no reward: its first turns could have none.
+    A transcript with more tokens than the model takes has no reward: its first turns could have no numbers.
     """
 
     Options = ProcessRewardModelOptions
     version = "1"
 
     def recorded_version(self) -> str:
-        """Return the component's version, and the model's name here and where it comes from."""
+        """Return the component's version, the model's name here, and the model's origin."""
         return f"{self.version} model={self.models(self.options.model).recorded(self.options.model)}"
 
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:

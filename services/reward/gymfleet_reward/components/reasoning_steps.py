@@ -16,7 +16,7 @@ class ReasoningStepsOptions(ComponentOptions):
     """How many steps are enough."""
 
     enough: Annotated[int, Field(ge=1), NUMBER] = 3
-    """So many steps in a reply, or more, are worth 1."""
+    """This many steps in a reply, or more, are worth 1."""
 
 
 class ReasoningSteps(Component[ReasoningStepsOptions]):

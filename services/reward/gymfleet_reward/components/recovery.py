@@ -1,4 +1,4 @@
-"""Mistakes that are mended."""
+"""Recovery from mistakes."""
 
 from typing import Annotated
 
@@ -18,10 +18,10 @@ class RecoveryOptions(ComponentOptions):
 
 
 class Recovery(Component[RecoveryOptions]):
-    """0 without a mistake or where each was mended, down to -1 where none was.
+    """0 if no mistake was made or each was mended, down to -1 if none was mended.
 
     A mistake is a reply that asked for no action, or for one that the environment did not understand. Mending it gains
-    nothing over making none: nobody is paid for a mistake.
+    nothing over making none: a mistake does not pay.
     """
 
     Options = RecoveryOptions

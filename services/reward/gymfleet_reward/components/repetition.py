@@ -1,4 +1,4 @@
-"""A cost for replies that say the same again."""
+"""A cost for replies that repeat themselves."""
 
 from typing import Annotated
 
@@ -13,9 +13,9 @@ class RepetitionOptions(ComponentOptions):
     """What counts as a repetition."""
 
     weight: Number = -1.0
-    """Factor of the share of n-grams that came before in the same reply."""
+    """Factor of the share of n-grams that occurred earlier in the same reply."""
     ngram: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Number of words in a row."""
+    """Number of words in an n-gram."""
 
 
 class Repetition(Component[RepetitionOptions]):

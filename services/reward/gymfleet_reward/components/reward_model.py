@@ -1,4 +1,4 @@
-"""What a reward model says of an episode."""
+"""The number that a reward model gives an episode."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,17 +10,17 @@ from gymfleet_reward.models.tables import ModelName
 
 
 class RewardModelOptions(ComponentOptions):
-    """Which model, and what it is shown."""
+    """The model, and what it is shown."""
 
     model: ModelName
-    """Its name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the recipe that
-    trains one."""
+    """The model's name in the service's `GYMFLEET_REWARD_MODELS`; with `gymfleet train` also that of a stage of the
+    recipe that trains one."""
     too_long: Literal["fail", "cut_front"] = "fail"
-    """A transcript of more tokens than the model takes: `fail`, no reward; `cut_front`, the model reads its end."""
+    """The result for a transcript that is too long for the model: `fail`, no reward; `cut_front`, it reads the end."""
 
 
 class RewardModel(Component[RewardModelOptions]):
-    """The number that a reward model gives an episode, as its head has it.
+    """The number that a reward model gives an episode, as its head outputs it.
 
     The model reads the observations and replies in its own chat template, whatever the policy's is.
     """
@@ -29,7 +29,7 @@ class RewardModel(Component[RewardModelOptions]):
     version = "1"
 
     def recorded_version(self) -> str:
-        """Return the component's version, and the model's name here and where it comes from."""
+        """Return the component's version, the model's name here, and the model's origin."""
         return f"{self.version} model={self.models(self.options.model).recorded(self.options.model)}"
 
     def score_batch(self, episodes: Sequence[Trajectory]) -> Answers:

@@ -11,19 +11,19 @@ from gymfleet_reward.component import ComponentError
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _MAX_WORDS: Final = 100_000
-"""Of an answer: the longest common sequence takes the product of both lengths."""
+"""Limit on the words of an answer: the longest common sequence costs the product of both lengths."""
 
 
 class RougeOptions(AnswerOptions):
-    """What is compared."""
+    """The units that are compared."""
 
     measure: Literal["rouge1", "rouge2", "rougeL"] = "rougeL"
-    """`rouge1` counts words, `rouge2` pairs of words, `rougeL` the longest sequence of words that stand in both in the
+    """`rouge1` counts words, `rouge2` pairs of words, `rougeL` the longest sequence of words that occur in both in the
     same order."""
 
 
 class Rouge(AnswerComponent[RougeOptions]):
-    """ROUGE (Lin, 2004): the harmonic mean of precision and recall, in [0, 1], as the package rouge-score has it.
+    """ROUGE (Lin, 2004): the harmonic mean of precision and recall, in [0, 1], as in the package rouge-score.
 
     Words are runs of ASCII letters and digits, without regard to case, and are not stemmed. An answer of more than
     100,000 words is worth 0.

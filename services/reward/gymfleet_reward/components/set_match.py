@@ -12,9 +12,9 @@ class SetOptions(AnswerOptions):
     """How much of the set counts."""
 
     measure: Literal["exact", "f1"] = "exact"
-    """`exact`: 1 for the very set, else 0; `f1`: the harmonic mean of precision and recall."""
+    """`exact`: 1 for exactly the right set, else 0; `f1`: the harmonic mean of precision and recall."""
     separator: str = ","
-    """Between the things of an answer that is no JSON list."""
+    """Separator of the things in an answer that is not a JSON list."""
 
 
 class SetMatch(AnswerComponent[SetOptions]):

@@ -15,7 +15,7 @@ _IN_ORDER, _ALL, _SOME, _NONE = 1.0, 1 / 3, 0.25, -0.5
 class TagOrder(Component[ComponentOptions]):
     """Whether the replies, one after the other, think, remember, plan, think and act in this order.
 
-    1 for the order, a third where all four tags stand somewhere, a quarter for `<think>` and `<act>`, else -0.5: the
+    1 for this order, a third if all four tags occur somewhere, a quarter for `<think>` and `<act>`, else -0.5: the
     format reward of OpenManus-RL.
     """
 

@@ -12,11 +12,11 @@ _TAGS: Final = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 
 
 class ThinkFormatOptions(ComponentOptions):
-    """How strictly it is read."""
+    """How strictly replies are read."""
 
     measure: Literal["whole", "tags"] = "whole"
     """`whole`: 1 for a reply that is thought and answer and nothing else; `tags`: a quarter for each of the four tags
-    that stands there exactly once, with its line breaks."""
+    that occurs exactly once, with its line breaks."""
 
 
 class ThinkFormat(Component[ThinkFormatOptions]):

@@ -22,23 +22,23 @@ class ThoughtLengthOptions(ComponentOptions):
     min_words: Annotated[int, Field(ge=1), NUMBER] = 35
     """Fewer words lose in proportion."""
     max_words: Annotated[int, Field(ge=1), NUMBER] = 65
-    """More words lose in proportion, at most as much as twice so many; at least `min_words`."""
+    """More words lose in proportion, at most as much as twice this many; at least `min_words`."""
 
     thoughts: Literal["all", "last"] = "all"
-    """`all`: the words of all of them together; `last`: those of the last one."""
+    """`all`: the words of all thoughts together; `last`: those of the last thought."""
 
     @model_validator(mode="after")
     def bounds_are_ordered(self) -> Self:
-        """`min_words <= max_words`."""
+        """Require `min_words <= max_words`."""
         if self.min_words > self.max_words:
             raise ValueError("min_words must not exceed max_words")
         return self
 
 
 class ThoughtLength(Component[ThoughtLengthOptions]):
-    """0.5 for thoughts of `min_words` to `max_words`, down to 0.125 beside them, and -0.25 without a thought.
+    """0.5 for thoughts of `min_words` to `max_words`, down to 0.125 outside this range, and -0.25 without a thought.
 
-    Thoughts are what the reply format reads as such. The length reward of OpenManus-RL.
+    Thoughts are what the reply format reads as such. This is the length reward of OpenManus-RL.
     """
 
     Options = ThoughtLengthOptions

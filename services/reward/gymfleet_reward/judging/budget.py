@@ -1,4 +1,4 @@
-"""How often a judge may be asked: a pause between requests, and all that a process may spend."""
+"""Limits on asking a judge: a pause between requests, and the total that a process may spend."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ class BudgetSpent(ComponentError):
 
 
 class Budget:
-    """What a process has spent on a judge."""
+    """The budget of a process for a judge, and how much of it is spent."""
 
     def __init__(self, name: str, settings: JudgeSettings) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class Budget:
         self._num_calls += 1
 
     def check(self) -> None:
-        """Raise `BudgetSpent` if nothing is left. What is under way by then is still finished."""
+        """Raise `BudgetSpent` if nothing is left. Requests that are already under way are still finished."""
         for spent, limit, what in (
             (self._num_calls, self._max_calls, "max_calls"),
             (self._num_tokens, self._max_tokens, "max_tokens"),
@@ -44,7 +44,7 @@ class Budget:
 
 
 class Pace:
-    """Keeps requests apart. Those who wait go in the order of their arrival."""
+    """Keeps a pause between requests. Those that wait go in the order of their arrival."""
 
     def __init__(self, requests_per_minute: float | None) -> None:
         self._pause_s = 0.0 if requests_per_minute is None else 60.0 / requests_per_minute

@@ -1,4 +1,4 @@
-"""Verdicts by the hash of what was asked: in this process, and in Redis for its next start and for other replicas."""
+"""Verdicts by the hash of the question: in this process, and in Redis for its next start and for other replicas."""
 
 import asyncio
 from collections import OrderedDict
@@ -15,16 +15,16 @@ log = structlog.get_logger()
 
 _MAX_KEPT: Final = 16_384
 _KEPT_S: Final = 24 * 3600
-"""In Redis, which evicts nothing by itself."""
+"""How long verdicts stay in Redis, which evicts nothing by itself."""
 _PATIENCE_S: Final = 2.0
-"""For Redis: a verdict that it does not give in time is asked for again."""
+"""Time for Redis to answer: the judge is asked again for a verdict that does not come in time."""
 
 _decode: Final = msgspec.json.Decoder(Values).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Recent:
-    """The verdicts that were used last."""
+    """The most recently used verdicts."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
         self._max_kept = max_kept
@@ -37,7 +37,7 @@ class Recent:
         return self._kept.get(key)
 
     def put(self, key: str, values: Values) -> None:
-        """Keep a verdict; the one that was not used for longest makes room."""
+        """Keep a verdict; the least recently used one makes room."""
         self._kept[key] = values
         self._kept.move_to_end(key)
         if len(self._kept) > self._max_kept:

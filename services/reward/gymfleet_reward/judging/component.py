@@ -1,4 +1,4 @@
-"""What components that ask a judge have in common."""
+"""The common part of components that ask a judge."""
 
 import asyncio
 import contextlib
@@ -20,30 +20,30 @@ from gymfleet_reward.judging.settings import JudgeName
 
 
 class JudgeOptions(AskingOptions, ComponentOptions):
-    """Who judges, by what, and what it is shown."""
+    """Who judges, by which rubric, and what the judge is shown."""
 
     on_error: Literal["fail"] = "fail"
-    """A judge that gives no verdict makes no reward, and never 0: the episode is played anew."""
+    """Without a judge's verdict there is no reward, and never 0: the episode is played again."""
     judge: JudgeName
-    """One of those in the reward service's `GYMFLEET_REWARD_JUDGES`."""
+    """The name of a judge in the reward service's `GYMFLEET_REWARD_JUDGES`."""
     max_tokens: Annotated[int, Field(ge=16, le=65_536), NUMBER] = 1024
-    """Of an answer, reasoning included."""
+    """Maximum tokens of an answer, reasoning included."""
 
 
 OptionsT = TypeVar("OptionsT", bound=JudgeOptions)
 
 
 class JudgeComponent(Component[OptionsT]):
-    """Asks a judge. It is a judge of the operator: a request names it, and says nothing of where it is."""
+    """Asks a judge. The judge is the operator's: a request names it, and does not contain its address."""
 
     @property
     @abstractmethod
     def asking(self) -> Asking:
-        """How the judge is asked."""
+        """Return how the judge is asked."""
 
     @property
     def asked(self) -> Judge:
-        """Return the judge. Raises `ComponentError` where there is none of that name."""
+        """Return the judge. Raises `ComponentError` if there is none of that name."""
         if self.judges is None:
             raise ComponentError("nothing here has judges: the reward service has those in GYMFLEET_REWARD_JUDGES")
         return self.judges.get(self.options.judge)
@@ -54,7 +54,7 @@ class JudgeComponent(Component[OptionsT]):
         return f"{self.version} judge={judge.name} model={judge.model} prompt={prompt}"
 
     def transcripts(self, episodes: Sequence[Trajectory]) -> list[Transcript]:
-        """Return what was said in each. Raises `ComponentError` for what cannot be shown."""
+        """Return the transcript of each episode. Raises `ComponentError` for what cannot be shown."""
         with showing():
             return self.asking.transcripts(episodes)
 
@@ -76,7 +76,7 @@ class GroupJudgeComponent(JudgeComponent[OptionsT]):
 
 @contextlib.contextmanager
 def showing() -> Iterator[None]:
-    """Raise `ComponentError` where a judge cannot be shown something."""
+    """Raise `ComponentError` if a judge cannot be shown something."""
     try:
         yield
     except NotShown as error:
@@ -84,7 +84,7 @@ def showing() -> Iterator[None]:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, float]]) -> list[float]:
-    """Return what calls that are made at the same time return; the first failure ends the others."""
+    """Make calls at the same time and return their results; the first failure ends the others."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

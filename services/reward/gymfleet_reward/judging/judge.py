@@ -1,4 +1,4 @@
-"""A judge: a model that is asked for verdicts, each of them once."""
+"""A judge: a model that is asked for each verdict only once."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from gymfleet_reward.judging.settings import JudgeSettings
 from gymfleet_reward.metrics import JUDGE_CACHED, JUDGE_CALLS, JUDGE_TOKENS
 
 _ATTEMPTS: Final = 3
-"""Answers that are asked for until one is a verdict."""
+"""Maximum number of answers requested until one is a verdict."""
 _CLOSING_S: Final = 2.0
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -39,9 +39,9 @@ class _Inquiry:
 
     question: Question
     max_tokens: int
-    """That the answer may have."""
+    """Maximum tokens of the answer."""
     num_waiting: int = 0
-    """Who wants the verdict."""
+    """Number of callers that want the verdict."""
     task: "asyncio.Task[Values]" = field(init=False)
 
 
@@ -49,8 +49,8 @@ class Judge:
     """One judge of a process: its budget, and the verdicts that are known.
 
     Args:
-        name: under which requests name it.
-        settings: who it is.
+        name: the name that requests use.
+        settings: its endpoint and limits.
         redis_url: where verdicts are shared; None keeps them to this process.
     """
 
@@ -65,7 +65,7 @@ class Judge:
         self._asking = _Asking(name, settings, self._budget, self._recent, redis_url)
 
     async def verdict(self, question: Question, max_tokens: int) -> Values:
-        """Return the verdict on a question, whose answer may have so many tokens.
+        """Return the verdict on a question, whose answer may have `max_tokens` tokens.
 
         Raises `JudgeFailed` or `BudgetSpent`.
         """
@@ -76,11 +76,11 @@ class Judge:
         return await self._asking_here().verdict(key, question, max_tokens)
 
     def close(self) -> None:
-        """End what is under way. Not to be called in the event loop that asks."""
+        """End all questions under way. Do not call this in the event loop that asks."""
         self._asking.close()
 
     def _key(self, question: Question, max_tokens: int) -> str:
-        """Return a hash of all that the answer depends on. The nonce is none of it."""
+        """Return a hash of everything that the answer depends on. The nonce is not part of it."""
         one = self._settings
         parts = (
             self.name, str(one.url), one.model, one.temperature, one.json_schema, question.messages(""),
@@ -89,7 +89,7 @@ class Judge:
         return hashlib.sha256(_encode(parts)).hexdigest()
 
     def _asking_here(self) -> "_Asking":
-        """Return what belongs to this event loop: there is another one when a component has blocked the last."""
+        """Return the part for this event loop, which is a new one after a component has blocked the last."""
         if self._asking.is_elsewhere():
             self._asking.closing()
             self._asking = _Asking(self.name, self._settings, self._budget, self._recent, self._redis_url)
@@ -97,7 +97,7 @@ class Judge:
 
 
 class _Asking:
-    """The part of a judge that belongs to one event loop: its connections, and what is under way."""
+    """The part of a judge that belongs to one event loop: its connections, and the questions under way."""
 
     def __init__(
         self, name: str, settings: JudgeSettings, budget: Budget, recent: Recent, redis_url: str | None
@@ -113,11 +113,11 @@ class _Asking:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def is_elsewhere(self) -> bool:
-        """Return whether this belongs to another event loop than the one that runs."""
+        """Return whether this belongs to an event loop other than the running one."""
         return self._loop not in (None, asyncio.get_running_loop())
 
     async def verdict(self, key: str, question: Question, max_tokens: int) -> Values:
-        """Return the verdict; those who ask the same meanwhile get the same one."""
+        """Return the verdict; callers that ask the same meanwhile get the same verdict."""
         self._loop = asyncio.get_running_loop()
         inquiry = self._under_way.get(key)
         if inquiry is None or inquiry.task.done():
@@ -128,19 +128,19 @@ class _Asking:
             JUDGE_CACHED.labels(self._name).inc()
         inquiry.num_waiting += 1
         try:
-            # A caller whose time is up tries again: what was asked for it by then is not lost.
+            # A caller whose time is up tries again, and finds the question that was asked for it still under way.
             return await asyncio.shield(inquiry.task)
         finally:
             inquiry.num_waiting -= 1
 
     def close(self) -> None:
-        """End what is under way. Not to be called in the event loop that asks."""
+        """End all questions under way. Do not call this in the event loop that asks."""
         if (closing := self.closing()) is not None:
             with contextlib.suppress(Exception):  # the loop may be blocked, and the process ends
                 closing.result(_CLOSING_S)
 
     def closing(self) -> "Future[None] | None":
-        """End what is under way as soon as the event loop comes to it."""
+        """End all questions under way as soon as the event loop gets to it."""
         if self._loop is None or not self._loop.is_running():
             return None
         return asyncio.run_coroutine_threadsafe(self._aclose(), self._loop)
@@ -201,7 +201,7 @@ class _Asking:
         return reply
 
     async def _leave(self, inquiry: _Inquiry) -> None:
-        """Return when a request may be made."""
+        """Wait until a request may be made."""
         self._budget.check()
         await self._pace.wait(lambda: inquiry.num_waiting > 0)
         if not inquiry.num_waiting:
@@ -227,7 +227,7 @@ class Judges:
     """The judges of a process by their names.
 
     Args:
-        settings: who they are.
+        settings: the endpoint and limits of each, by name.
         redis_url: where verdicts are shared; None keeps them to this process.
     """
 
@@ -243,6 +243,6 @@ class Judges:
         return judge
 
     def close(self) -> None:
-        """End what is under way. Not to be called in the event loop that asks."""
+        """End all questions under way. Do not call this in the event loop that asks."""
         for judge in self._judges.values():
             judge.close()

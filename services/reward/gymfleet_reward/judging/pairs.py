@@ -1,17 +1,17 @@
-"""Which episodes of a group are compared with which."""
+"""The pairs of a group's episodes that are compared."""
 
 from itertools import combinations
 
 
 def pairs_of(count: int, opponents: int | None) -> list[tuple[int, int]]:
-    """Return the pairs of places, each once, in which every place has so many opponents.
+    """Return the pairs of places, each once, in which every place has `opponents` opponents.
 
-    The places stand in a circle, and each meets its nearest neighbours on both sides. With an odd number of opponents
-    it also meets the place opposite, or, where there is none because `count` is odd, the next neighbours.
+    The places form a circle, and each meets its nearest neighbours on both sides. With an odd number of opponents it
+    also meets the place opposite, or, if there is none because `count` is odd, the next neighbours.
 
     Args:
-        count: places, at least two.
-        opponents: of each place; None for all others.
+        count: number of places, at least two.
+        opponents: number of opponents of each place; None for all others.
     """
     if opponents is None or opponents >= count - 1:
         return list(combinations(range(count), 2))

@@ -1,4 +1,4 @@
-"""Who judges, as operators set it in `GYMFLEET_REWARD_JUDGES`."""
+"""The judges that operators set in `GYMFLEET_REWARD_JUDGES`."""
 
 from typing import Annotated
 
@@ -12,15 +12,15 @@ class JudgeSettings(ModelEndpoint):
     """A chat completions endpoint that judges, and what it may cost."""
 
     timeout_s: PositiveFloat = 60.0
-    """For one answer, of which there are up to three tries."""
+    """Time limit for one answer, for which there are up to three tries."""
     concurrency: Annotated[int, Field(ge=1, le=4096)] = 8
     """Calls that a process makes at once; more wait."""
     json_schema: StrictBool = False
-    """Ask for the verdict's JSON Schema by `response_format`, where the endpoint knows that."""
+    """Ask for the verdict's JSON Schema with `response_format`, if the endpoint supports it."""
     requests_per_minute: PositiveFloat | None = None
-    """Requests follow each other with at least the pause that this leaves, tries included."""
+    """Maximum rate: between requests, tries included, there is at least the pause that this leaves."""
     max_calls: PositiveInt | None = None
-    """Requests that a process may make in its life, tries included."""
+    """Requests that a process may make in its lifetime, tries included."""
     max_tokens: PositiveInt | None = None
-    """Tokens of prompts and answers that a process may use in its life. An answer whose endpoint does not say how many
-    it took counts as one for each byte of the prompt and all that the answer might have had."""
+    """Tokens of prompts and answers that a process may use in its lifetime. If the endpoint does not report them, a
+    prompt counts one token for each byte, and an answer counts the most that it might have had."""

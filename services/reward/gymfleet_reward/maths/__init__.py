@@ -1,1 +1,1 @@
-"""Mathematical answers, compared in processes of their own."""
+"""Mathematical answers, compared in separate processes."""

@@ -1,7 +1,7 @@
-"""A process that compares answers: a line of JSON in, lines that say how far it came and what it found out.
+"""A process that compares answers: it reads a line of JSON, and writes lines with its progress and its verdict.
 
-The kernel ends it when a comparison takes more than its processor time: SymPy may be anywhere then, also in one
-multiplication of large numbers that no signal handler of Python interrupts.
+The kernel ends the process when a comparison takes more than its processor time: SymPy may then be anywhere, even in
+one multiplication of large numbers that no signal handler of Python interrupts.
 """
 
 import json

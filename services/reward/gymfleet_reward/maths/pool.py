@@ -1,4 +1,4 @@
-"""The processes that compare answers: a few, which every reward of this service shares."""
+"""The few processes that compare answers, shared by all rewards of this service."""
 
 import atexit
 import contextlib
@@ -17,16 +17,16 @@ from gymfleet_reward.maths.verdict import GOLD_READ, READY, Verdict
 _MAX_PROCESSES: Final = 2
 _START_TIMEOUT_S: Final = 30.0
 _WALL_PER_CPU: Final = 6.0
-"""A machine that is busy gives a process a part of its time; one that gives less makes no verdict."""
+"""Wall-clock seconds for each second of processor time; a machine too busy for that gives no verdict."""
 _MAX_USES: Final = 500
-"""SymPy remembers expressions: memory that a later answer would pay for."""
+"""Comparisons of a process: SymPy remembers expressions, and a later answer would pay for that memory."""
 _MAX_CHARS: Final = 1_000_000
 _HARMLESS: Final = "1"
 _OWN_FAULT: Final = frozenset({-signal.SIGPROF, -signal.SIGSEGV, -signal.SIGABRT})
 
 
 class VerifierFailed(Exception):
-    """The process was ended from outside, or the machine did not come to it: another attempt may say more."""
+    """The process was ended from outside, or the machine was too busy for it: another attempt may succeed."""
 
 
 class MathPool:
@@ -43,7 +43,7 @@ class MathPool:
 
         Args:
             gold: the right answer, as math-verify reads it: a number, or LaTeX with its delimiters.
-            answer: a text that holds the other one.
+            answer: a text that contains the other answer.
             cpu_s: processor time for this comparison.
         """
         if max(len(gold), len(answer)) > _MAX_CHARS:
@@ -105,7 +105,7 @@ class _Verifier:
 
     @property
     def spent(self) -> bool:
-        """Whether it should make way for a new one."""
+        """Return whether the process should make way for a new one."""
         return self._uses >= _MAX_USES or self._process.poll() is not None
 
     def verify(self, gold: str, answer: str, cpu_s: float) -> Verdict:

@@ -1,4 +1,4 @@
-"""What is said between the service and a process that compares answers."""
+"""The messages between the service and a process that compares answers."""
 
 from enum import StrEnum
 from typing import Final
@@ -8,7 +8,7 @@ GOLD_READ: Final = "gold read"
 
 
 class Verdict(StrEnum):
-    """What became of a comparison."""
+    """The result of a comparison."""
 
     RIGHT = "right"
     WRONG = "wrong"

@@ -1,4 +1,4 @@
-"""Reward models in the service's own process: a thread for each device, and batches of what waits."""
+"""Reward models in the service's own process: a thread for each device, and batches of waiting transcripts."""
 
 import queue
 import threading
@@ -21,12 +21,12 @@ _JOIN_S: Final = 5.0
 
 
 class EmbeddedModel:
-    """Copies of one model, each on a device of its own; whichever is free takes what waits.
+    """Copies of one model, each on its own device; whichever is free takes the waiting transcripts.
 
     Args:
         name: for messages.
         table: what the operator set.
-        vocab_size: of the model's tokenizer.
+        vocab_size: the size of the tokenizer's vocabulary.
     """
 
     def __init__(self, name: str, table: EmbeddedTable, vocab_size: int) -> None:
@@ -43,20 +43,20 @@ class EmbeddedModel:
         ]
 
     def start(self) -> None:
-        """Begin to load it; what is asked meanwhile waits."""
+        """Begin to load the model; transcripts that come meanwhile wait."""
         for thread in self._threads:
             thread.start()
 
     def loading(self) -> bool:
-        """Return whether a copy of it is still being loaded."""
+        """Return whether a copy of the model is still being loaded."""
         return len(self._tried) < len(self._table.devices)
 
     def lack(self) -> str | None:
-        """Return why it does not answer yet, or not at all."""
+        """Return why the model does not answer yet, or not at all."""
         return self._fault or (f"the reward model {self._name!r} is being loaded" if self.loading() else None)
 
     def fault(self) -> str | None:
-        """Return why it cannot be used, None if it can; blocks until it is loaded."""
+        """Return why the model cannot be used, None if it can; blocks until it is loaded."""
         self._all_tried.wait()
         return self._fault
 
@@ -68,7 +68,7 @@ class EmbeddedModel:
         return [answer.exception() or answer.result() for answer in answers]
 
     def close(self) -> None:
-        """End its threads after what they have begun."""
+        """End the threads after the work that they have begun."""
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
@@ -76,7 +76,7 @@ class EmbeddedModel:
                 thread.join(_JOIN_S)
 
     def _load(self, device: str) -> "Replica | None":
-        """Return a copy of the model; None where there can be none, after noting why."""
+        """Return a copy of the model; None if there can be none, after noting why."""
         try:
             from gymfleet_reward.models.replica import Replica  # noqa: PLC0415 - torch, which other services do without
 
@@ -114,7 +114,7 @@ class EmbeddedModel:
         log.error("reward_model.unusable", model=self._name, error=fault)
 
     def _batch(self) -> list[tuple[Transcript, Future[Values]]] | None:
-        """Return what waits, as much as the model takes at once; None at the end."""
+        """Return the waiting transcripts, as many as the model takes at once; None at the end."""
         first = self._waiting.get()
         if first is None:
             return None

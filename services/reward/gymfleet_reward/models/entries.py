@@ -1,4 +1,4 @@
-"""One reward model of a service: by what its transcripts are written, and what computes its numbers."""
+"""One reward model of a service: the part that writes its transcripts, and the part that computes its numbers."""
 
 import hashlib
 import os
@@ -32,32 +32,32 @@ class Entry:
     transcripts: Transcripts
     model: EmbeddedModel | ServedModel
     recorded: str
-    """Which model it is, for records."""
+    """The model's identity, for records."""
 
     @contextmanager
     def held(self) -> Iterator["Entry"]:
-        """Yield what answers now."""
+        """Yield the entry that answers now."""
         yield self
 
     def start(self) -> None:
-        """Begin to load it."""
+        """Begin to load the model."""
         self.model.start()
 
     def loading(self) -> bool:
-        """Return whether it is still being loaded."""
+        """Return whether the model is still being loaded."""
         return self.model.loading()
 
     def lack(self) -> str | None:
-        """Return why it does not answer yet, or not at all."""
+        """Return why the model does not answer yet, or not at all."""
         return self.model.lack()
 
     def close(self) -> None:
-        """End what runs here."""
+        """Close the model."""
         self.model.close()
 
 
 def entry_of(name: str, table: ModelTable) -> "Entry | ReloadedEntry":
-    """Return a model as its table says. Raises `UnusableModel` for one that can never be asked, which it names."""
+    """Return the model that a table describes. Raises `UnusableModel` with its name if it can never be asked."""
     try:
         if not isinstance(table, EmbeddedTable):
             transcripts = Transcripts(table.tokenizer, table.step_tag)
@@ -72,19 +72,19 @@ def entry_of(name: str, table: ModelTable) -> "Entry | ReloadedEntry":
 
 
 class _Found(NamedTuple):
-    """What lies in the model's directory; two that are equal are the same model."""
+    """The contents of the model's directory; equal contents are the same model."""
 
     directory: Path
-    """Without links."""
+    """The directory, with links resolved."""
     files: _Files
 
 
 class ReloadedEntry:
     """A model whose directory may be written, and replaced, while the service runs.
 
-    It is looked at before each batch. While other files are loaded, callers wait: no batch is scored by weights that
-    were replaced before it was asked for, and one model at a time is in memory. What cannot be used is an error until
-    the files change again, whatever was there before.
+    The directory is looked at before each batch. While other files are loaded, callers wait: no batch is scored by
+    weights that were replaced before the batch was requested, and one model at a time is in memory. Files that cannot
+    be used are an error until they change again, whatever was there before.
     """
 
     def __init__(self, name: str, table: EmbeddedTable) -> None:
@@ -97,7 +97,7 @@ class ReloadedEntry:
 
     @property
     def recorded(self) -> str:
-        """Which model it is, for records; which weights, the entries that it holds say."""
+        """Return the model's identity, for records; the entries that it holds also identify the weights."""
         return f"{self._name}:{self.table.path.name}"
 
     @contextmanager
@@ -105,8 +105,8 @@ class ReloadedEntry:
         """Yield the model of the files that are there now, loaded; it is not closed before the block ends.
 
         Raises:
-            ModelAway: there is none, or it is being replaced.
-            ComponentError: it cannot be used, for the reason given.
+            ModelAway: there is no model, or it is being replaced.
+            ComponentError: the model cannot be used, for the reason given.
         """
         with self._turn:
             entry = self._current()
@@ -119,18 +119,18 @@ class ReloadedEntry:
                 self._turn.notify_all()
 
     def start(self) -> None:
-        """Nothing is loaded before there is an episode."""
+        """Do nothing: no model is loaded before there is an episode."""
 
     def loading(self) -> bool:
-        """Return False: episodes that need it wait for it, and no others."""
+        """Return False: only the episodes that need the model wait for it."""
         return False
 
     def lack(self) -> str | None:
-        """Return None: without it the episodes that need it fail, and no others."""
+        """Return None: without the model, only the episodes that need it fail."""
         return None
 
     def close(self) -> None:
-        """End what runs here. What is still being loaded ends with the process."""
+        """Close the model. One that is still being loaded ends with the process."""
         if self._turn.acquire(timeout=_CLOSE_S):
             try:
                 self._drop()
@@ -168,7 +168,7 @@ class ReloadedEntry:
         return entry
 
     def _made(self, directory: Path) -> Entry:
-        """Return what lies in a directory, loaded. Raises `UnusableModel`, or `OSError` where it cannot be read."""
+        """Return the model in a directory, loaded. Raises `UnusableModel`, or `OSError` if it cannot be read."""
         table = self.table.model_copy(update={"path": directory})
         try:
             transcripts = Transcripts(directory, table.step_tag)
@@ -207,7 +207,7 @@ class ReloadedEntry:
 
 
 def _digest(directory: Path) -> str:
-    """Return what tells weights apart, however they came there."""
+    """Return a digest that identifies the weights, however they came there."""
     found = hashlib.sha256()
     for path in sorted(directory.glob("*.safetensors")):
         with path.open("rb") as file:

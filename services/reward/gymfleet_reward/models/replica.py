@@ -17,8 +17,8 @@ _HEADS: Final[dict[Scores, Any]] = {
 }
 _EXCERPT: Final = 200
 _LOADING: Final = threading.Lock()
-"""One at a time in a process: while transformers loads a model it changes torch's default dtype and ties no weights,
-for all threads, and two that overlap leave it so."""
+"""Models are loaded one at a time in a process: while transformers loads a model, it changes torch's default dtype and
+ties no weights, for all threads, and two loads that overlap leave it so."""
 
 
 class Replica:
@@ -55,7 +55,7 @@ class Replica:
     def values(self, transcripts: Sequence[Transcript]) -> list[tuple[float, ...]]:
         """Return the numbers of each transcript: one, or one for each of its turns."""
         longest = max(len(one.ids) for one in transcripts)
-        # Heads for sequences look for the last token that is no padding: one that no transcript holds.
+        # Heads for sequences look for the last token that is not padding: padding is a token of no transcript.
         used = {token for one in transcripts for token in one.ids}
         padding = next(token for token in range(len(used) + 1) if token not in used)
         if padding >= self._vocab_size and len(transcripts) > 1:

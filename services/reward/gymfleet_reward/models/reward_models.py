@@ -1,4 +1,4 @@
-"""The reward models of a service, by the names under which recipes ask for them."""
+"""The reward models of a service, by the names that recipes use for them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,56 +17,56 @@ _COMPONENTS: Final[dict[Scores, str]] = {"episode": "reward_model", "turns": "pr
 
 
 class Said(NamedTuple, Generic[T]):
-    """What a reward model said of some episodes."""
+    """A reward model's answer for some episodes."""
 
     numbers: list[T | BaseException]
-    """Of each episode, or why there is none."""
+    """The numbers of each episode, or why there are none."""
     model: str
-    """Which model it was, for records; of one that may be replaced, which weights too."""
+    """The model's identity, for records; for a model that may be replaced, also that of its weights."""
 
 
 class RewardModels:
     """Ask reward models for their numbers.
 
     Args:
-        tables: what the operator set, by name.
+        tables: the operator's settings, by name.
 
     Raises:
-        UnusableModel: one has no tokenizer, no template or no key that can be used; the message names it.
+        UnusableModel: a model has no usable tokenizer, template or key; the message names the model.
     """
 
     def __init__(self, tables: Mapping[str, ModelTable]) -> None:
         self._entries = {name: entry_of(name, table) for name, table in tables.items()}
 
     def start(self) -> None:
-        """Begin to load those that run here."""
+        """Begin to load the models that run here."""
         for entry in self._entries.values():
             entry.start()
 
     def loading(self) -> bool:
-        """Return whether one of those that run here is still being loaded."""
+        """Return whether one of the models that run here is still being loaded."""
         return any(entry.loading() for entry in self._entries.values())
 
     def lack(self) -> str | None:
-        """Return what keeps the service from being ready: a model that is still being loaded, or cannot be."""
+        """Return what keeps the service from being ready: a model that is still being loaded or cannot be loaded."""
         return next(filter(None, (entry.lack() for entry in self._entries.values())), None)
 
     def close(self) -> None:
-        """End what runs here."""
+        """Close all models."""
         for entry in self._entries.values():
             entry.close()
 
     def recorded(self, name: str) -> str:
-        """Return which model it is, for records. Raises `ComponentError` for a name that the service does not have."""
+        """Return a model's identity, for records. Raises `ComponentError` for a name that is unknown here."""
         return self._named(name).recorded
 
     def of_episodes(self, name: str, episodes: Sequence[Trajectory], *, cut_front: bool) -> Said[float]:
         """Return the number of each episode, or why there is none; blocks. Raises as `of_turns`.
 
         Args:
-            name: of the model.
-            episodes: what it reads.
-            cut_front: read the end alone of transcripts that are too long, which otherwise have no number.
+            name: the model's name.
+            episodes: the episodes that it reads.
+            cut_front: read only the end of transcripts that are too long, which otherwise have no number.
         """
         with self._entry(name, "episode").held() as entry:
 

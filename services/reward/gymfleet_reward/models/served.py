@@ -1,7 +1,7 @@
-"""Reward models behind vLLM's server, asked with tokens: `/classify` for episodes, `/pooling` for turns.
+"""Reward models behind vLLM's server, which is sent tokens: `/classify` for episodes, `/pooling` for turns.
 
-Whatever is at the other end is not trusted: answers are bounded in size and time, and must hold a number for each
-token or text that was sent. The key appears in the request's header and nowhere else.
+The server is not trusted: answers are bounded in size and time, and must contain a number for each token or text that
+was sent. The key appears in the request's header and nowhere else.
 """
 
 import time
@@ -77,14 +77,14 @@ class ServedModel:
         )
 
     def start(self) -> None:
-        """Nothing is asked of the server before there is an episode."""
+        """Do nothing: the server is asked nothing before there is an episode."""
 
     def loading(self) -> bool:
-        """Return False: loading it is the server's business."""
+        """Return False: loading the model is the server's business."""
         return False
 
     def lack(self) -> str | None:
-        """Return None: a server that is away fails the episodes that need it, and no others."""
+        """Return None: a server that is away fails only the episodes that need it."""
         return None
 
     def values(self, transcripts: Sequence[Transcript]) -> list[Values | BaseException]:
@@ -128,7 +128,7 @@ class ServedModel:
             )
 
     def _asked(self, path: str, more: dict[str, Any], batch: Sequence[Transcript], form: type[T]) -> T:
-        # `use_activation`: numbers as the head has them, which vLLM would put through a sigmoid.
+        # `use_activation`: the head's own numbers, which vLLM would otherwise put through a sigmoid.
         body = {"model": self._table.model, "input": [list(one.ids) for one in batch], "use_activation": False, **more}
         limit = _ANSWER_BYTES + _BYTES_PER_TOKEN * sum(len(one.ids) for one in batch)
         deadline = time.monotonic() + self._table.timeout_s

@@ -1,4 +1,4 @@
-"""Which reward models a service has, as its operator sets it in `GYMFLEET_REWARD_MODELS`."""
+"""The reward models of a service, as its operator sets them in `GYMFLEET_REWARD_MODELS`."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
@@ -22,19 +22,19 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     scores: Scores = "episode"
-    """`episode`: one number for each, by a head for sequence classification; `turns`: one for each turn, by a head for
-    token classification. Either head has one label."""
+    """`episode`: one number for each episode, by a head for sequence classification; `turns`: one for each turn, by a
+    head for token classification. Either head has one label."""
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
-    """The longest transcript that it takes."""
+    """Tokens of the longest transcript that the model takes."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 8
-    """Transcripts that it takes at once."""
+    """Transcripts that the model takes at once."""
     step_tag: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    """Where `scores` is `turns`: one token that is put behind each reply, at which its number is read, such as
-    `<extra_0>`. Without it the number is read at the token that ends the reply."""
+    """If `scores` is `turns`: one token, such as `<extra_0>`, that is put after each reply, and at which the reply's
+    number is read. Without it the number is read at the token that ends the reply."""
 
     @model_validator(mode="after")
     def only_turns_have_a_tag(self) -> Self:
-        """`step_tag` needs turns."""
+        """Reject `step_tag` without `scores = "turns"`."""
         if self.step_tag is not None and self.scores == "episode":
             raise ValueError('step_tag is for scores = "turns"')
         return self
@@ -45,16 +45,16 @@ class EmbeddedTable(_Table):
 
     kind: Literal["embedded"]
     path: Path
-    """Its directory, in Hugging Face's form."""
+    """The model's directory, in Hugging Face's form."""
     devices: Annotated[tuple[Annotated[str, Field(pattern=r"^(cpu|cuda(:\d{1,3})?)$")], ...], Field(min_length=1)] = (
         "cpu",
     )
-    """Each has a copy of it: `["cuda:0", "cuda:1"]`."""
+    """Each device has a copy of the model: `["cuda:0", "cuda:1"]`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of weights and computation."""
     reload: bool = False
     """The directory may be missing when the service starts, and may be replaced while it runs: each batch is scored by
-    the weights that are there when it is asked for."""
+    the weights that are there when the batch is requested."""
 
 
 class ServedTable(_Table):
@@ -62,15 +62,15 @@ class ServedTable(_Table):
 
     kind: Literal["vllm"]
     url: ShownUrl
-    """Of the server: `http://reward-model:8000`."""
+    """URL of the server: `http://reward-model:8000`."""
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    """Its name there."""
+    """The model's name on the server."""
     tokenizer: Path
-    """A directory with the model's tokenizer and chat template, by which transcripts are written here."""
+    """A directory with the model's tokenizer and chat template, with which transcripts are written here."""
     key_file: Path | None = None
     """A file with the API key, sent as a bearer token."""
     timeout_s: PositiveFloat = 20.0
-    """For one answer."""
+    """Time limit for one answer."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Requests under way at once; more wait."""
 

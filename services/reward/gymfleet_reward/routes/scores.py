@@ -18,7 +18,7 @@ def get_scorer(request: Request) -> Scorer:
 
 @router.post("")
 def score_batch(body: ScoreBatch, scorer: Annotated[Scorer, Depends(get_scorer)]) -> ScoredBatch:
-    """Score trajectories without the streams; the answers stand in the order of the request."""
+    """Score trajectories without the streams; the answers are in the order of the request."""
     # Not a coroutine: FastAPI runs it on a thread, and a large batch does not hold up the worker.
     scorer.check(body.items)
     return ScoredBatch(items=tuple(scorer.score(body.items)))

@@ -5,7 +5,7 @@ from gymfleet_rollout.inference.embedded import EmbeddedEngine
 
 
 class Embedded(InferenceBackend[BackendOptions]):
-    """vLLM's engine inside the rollout process, in a thread of its own."""
+    """vLLM's engine inside the rollout process, in its own thread."""
 
     facts = BackendFacts(compiles=True, adapters=True, images=True, sleeps=True)
 

@@ -19,21 +19,21 @@ _SOME_NAMED: Final[dict[str, JsonValue]] = {
 
 
 class ServerOptions(BackendOptions):
-    """Where the servers are. Operators say it with `GYMFLEET_ROLLOUT_SERVER_*`."""
+    """The addresses of the servers. Operators set them with `GYMFLEET_ROLLOUT_SERVER_*`."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [_SOME_NAMED]})
 
     urls: tuple[AnyHttpUrl, ...] = ()
-    """Base URLs of the servers, each replica by itself."""
+    """Base URLs of the servers, one for each replica."""
     discover: tuple[AnyHttpUrl, ...] = ()
-    """Base URLs whose host is a DNS name with one address per server; a new server is given the live weights and
+    """Base URLs whose host is a DNS name with one address per server; a new server gets the live weights and is
     compared with another before it serves."""
     start_timeout_s: PositiveFloat = 600.0
-    """For the servers to answer."""
+    """Time limit for the servers to answer at the start."""
 
     @model_validator(mode="after")
     def some_are_named(self) -> Self:
-        """Without a URL and without a name there is no server."""
+        """Require at least one URL or DNS name."""
         if not (self.urls or self.discover):
             raise ValueError(f"{_NONE_NAMED}: GYMFLEET_ROLLOUT_SERVER_URLS or GYMFLEET_ROLLOUT_SERVER_DISCOVER")
         return self

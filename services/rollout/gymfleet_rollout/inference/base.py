@@ -23,7 +23,7 @@ REPLY_ENDS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"
 
 OnTokens = Callable[[int], None]
 _ROUNDING: Final = 1e-3
-"""By how much rounding may lift a log-probability above 0."""
+"""The most by which rounding may lift a log-probability above 0."""
 
 
 class InferenceError(Exception):
@@ -44,7 +44,7 @@ class WeightsRejected(InferenceError):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What an engine is asked for. Blocks of the prefix cache are shared only within a `cache_salt`."""
+    """A request to an engine. Blocks of the prefix cache are shared only within a `cache_salt`."""
 
     prompt_token_ids: Sequence[int]
     max_tokens: int
@@ -52,7 +52,7 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...]
     cache_salt: str
     images: Sequence[PlacedImage] = ()
-    """What stands at the prompt's image tokens, in order."""
+    """The images at the prompt's image tokens, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Generation:
     """Which version sampled which tokens, in order."""
 
     def followed_by(self, rest: "Generation") -> "Generation":
-        """Return this and what was sampled behind it as one reply."""
+        """Return this reply and the tokens sampled after it as one reply."""
         spans = list(self.versions)
         for span in rest.versions:
             if spans and spans[-1].version == span.version:
@@ -88,7 +88,7 @@ class Generation:
 
 
 class EngineConfig(EngineSizes):
-    """What the service knows that an engine may need. Sizes have vLLM's own meaning."""
+    """Everything that an engine may need to know. Sizes have vLLM's own meaning."""
 
     model: Path
     """The directory with the weights of version 0, and the model's `config.json`."""
@@ -100,16 +100,16 @@ class EngineConfig(EngineSizes):
     max_loras: int = 2
     """Adapters that are held at a time."""
     sleep_mode: bool = False
-    """The engine will be put to sleep, which some must know before they allocate anything."""
+    """The engine will be put to sleep, which some engines must know before they allocate anything."""
 
 
 class Engine(ABC):
     """One engine, in this process or remote."""
 
     name: str
-    """What messages call it: the replica that it is."""
+    """Its name in messages: that of the replica."""
     num_in_flight: int = 0
-    """Requests that it has taken and not answered. A call of `generate` counts before it first waits."""
+    """Number of requests that it has taken and not answered. A call of `generate` counts before it first waits."""
     is_up: bool = True
     """Cleared by the caller after EngineDown, until the weights have been loaded again."""
     max_model_len: int
@@ -136,18 +136,18 @@ class Engine(ABC):
     async def load(self, weights_path: Path) -> None:
         """Replace the weights in place and drop every cached block. Call it with no request in flight.
 
-        With `max_lora_rank` the directory holds an adapter, which is loaded beside the one before it, under a name that
-        none has had: a known name would find its cached blocks. Requests name it from then on. The config's `model`
-        stands for the model without an adapter.
+        With `max_lora_rank` the directory holds an adapter, which is loaded in addition to the previous one, under a
+        new name: a name that was used before would find its cached blocks. Requests name the adapter from then on. The
+        config's `model` stands for the model without an adapter.
 
         Raises WeightsRejected, EngineDown or EngineDied.
         """
 
     async def load_from_gpu(self, weights_path: Path, on_gpu: WeightsOnGpu) -> None:
-        """Do as `load`, with the bytes of the directory's buckets from the memory of a GPU. One that has no such method
-        of its own cannot.
+        """Do as `load`, with the bytes of the directory's buckets from the memory of a GPU.
 
-        The memory is the trainer's, and is not read after this returns. Raises as `load`.
+        An engine that does not override this method cannot do it. The memory is the trainer's, and is not read after
+        this returns. Raises as `load`.
         """
         del weights_path, on_gpu
         raise WeightsRejected(
@@ -157,13 +157,13 @@ class Engine(ABC):
     async def sleep(self) -> None:
         """Free the memory of weights and cache until `wake`. Call it with no request in flight.
 
-        One that has no such method of its own cannot.
+        An engine that does not override this method cannot sleep.
         Raises EngineDown, EngineDied, or InferenceError if the engine stays awake.
         """
         raise InferenceError(f"the engine {self.name} cannot sleep")
 
     async def wake(self) -> None:  # noqa: B027 - right as it is for an engine that never sleeps
-        """Have the weights back that it had before `sleep`, and an empty cache. An engine that is awake stays so.
+        """Restore the weights from before `sleep`, with an empty cache. An engine that is awake stays awake.
 
         Raises EngineDown, EngineDied, or InferenceError if it cannot be used.
         """
@@ -178,7 +178,7 @@ class Engine(ABC):
 
 
 def require_sound(engine: str, request: GenerationRequest, answer: Continuation, vocab_size: int) -> None:
-    """Raise InferenceError for an answer that cannot be one to the request: nothing may be learnt from it."""
+    """Raise InferenceError for an answer that cannot belong to the request: nothing may be learnt from it."""
     tokens, logprobs = answer.token_ids, answer.logprobs
     if any(type(token) is not int for token in tokens) or any(type(value) is not float for value in logprobs):
         fault = "other things than whole numbers as tokens and floats as log-probabilities"

@@ -21,10 +21,10 @@ from gymfleet_rollout.inference.manifest import require_loaded
 
 _GIB: Final = 1024**3
 _SLEEP_LEVEL: Final = 1
-"""Weights are kept in main memory and not only on disk: docs/adr/0067 says why."""
+"""Weights are kept in main memory and not only on disk: docs/adr/0067 explains why."""
 _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM can be started for; adapters of lower ranks are padded."""
+"""The ranks that vLLM can be started for; adapters of lower ranks are padded."""
 
 StepOutput = tuple[str, list[int], list[float], str | None]
 
@@ -42,13 +42,13 @@ class Core(Protocol):
         """Drop requests, which then give no further output."""
 
     def load(self, weights_path: Path, on_gpu: WeightsOnGpu | None = None) -> None:
-        """Replace the weights, by those of the directory or its bytes on a GPU, and drop every cached block."""
+        """Replace the weights by those of the directory, or by its bytes on a GPU, and drop every cached block."""
 
     def sleep(self) -> None:
         """Free the memory of weights and cached blocks. Call it without requests."""
 
     def wake(self) -> None:
-        """Take the memory again, with the same weights in it. Awake, do nothing."""
+        """Take the memory back, with the same weights in it. Do nothing if awake."""
 
     def close(self) -> None:
         """Free the engine's resources."""
@@ -97,14 +97,14 @@ def build_core(config: EngineConfig) -> "VllmCore":
         max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         kv_cache_memory_bytes=int(config.kv_cache_gib * _GIB),
         enforce_eager=config.enforce_eager,
-        # The CPU build refuses the option. It takes the calls, and frees nothing.
+        # The CPU build refuses the option. It accepts the calls, but frees nothing.
         enable_sleep_mode=config.sleep_mode and current_platform.is_sleep_mode_available(),
         block_size=config.block_size,
         seed=config.seed,
         enable_prefix_caching=True,
         skip_tokenizer_init=not sees,  # what reads images is made with one, although nothing is asked of it
         mm_device_do_normalize=False,  # patches are the trainer's, which are normalised
-        # Not Mistral's own form, where that lies beside this one: versions are published in this one.
+        # Not Mistral's own form, even if the directory has both: versions are published in this form.
         config_format="hf",
         load_format="safetensors",
         generation_config="vllm",
@@ -120,7 +120,7 @@ def build_core(config: EngineConfig) -> "VllmCore":
 
 
 def adapter_arguments(config: EngineConfig) -> dict[str, Any]:
-    """Return what vLLM is told so that it loads adapters, if any are to come."""
+    """Return the arguments with which vLLM can load adapters, if there will be any."""
     if not config.max_lora_rank:
         return {}
     rank = next(rank for rank in _LORA_RANKS if rank >= config.max_lora_rank)
@@ -150,9 +150,10 @@ def _params(sampling: Sampling, max_tokens: int, stop: tuple[int, ...]) -> Any:
 
 
 def features_of(images: Sequence[PlacedImage], cache_salt: str) -> list[Any]:
-    """Return images as vLLM's own front half hands them to its core, with our patches in the place of its own.
+    """Return images as vLLM's own front half passes them to its core, with our patches in place of its own.
 
-    Embeddings of images are kept by name, and other weights would have others: a name is of one `cache_salt`.
+    Embeddings of images are cached by name, and other weights have other embeddings: a name belongs to one
+    `cache_salt`.
     """
     if not images:
         return []
@@ -247,7 +248,7 @@ class VllmCore:
             raise RuntimeError("the prefix cache could not be reset: a request still holds blocks of it")
 
     def _load_adapter(self, path: Path) -> None:
-        """Let new requests name the adapter in a directory, or none for the model's own; keep the one before it."""
+        """Let new requests name the adapter in a directory, or none for the model's own; keep the previous one."""
         from vllm.lora.request import LoRARequest  # noqa: PLC0415 - heavy
 
         loaded = None

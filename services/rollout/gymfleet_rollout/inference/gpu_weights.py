@@ -1,7 +1,7 @@
 """A version that the trainer holds in the memory of the GPU that both use.
 
-What comes over the wire are the fields of CUDA's handle and no more: which bytes are which tensor, the manifest in the
-version's directory says, and each bucket is compared with its checksum before the first tensor is loaded.
+Only the fields of CUDA's handle come over the wire. The manifest in the version's directory determines which bytes are
+which tensor, and each bucket is compared with its checksum before the first tensor is loaded.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ _DTYPES: Final[dict[DtypeName, str]] = {
 
 
 def tensors_on_gpu(directory: Path, on_gpu: WeightsOnGpu) -> Iterator[tuple[str, Any]]:
-    """Return the tensors of a version's directory, by name, in the memory that the trainer holds them in.
+    """Return the tensors of a version's directory, by name, in the memory where the trainer holds them.
 
-    That is open as long as one of them is. Raises WeightsRejected.
+    The memory stays open as long as one of them exists. Raises WeightsRejected.
     """
     manifest = read_manifest(directory)
     if manifest is None:
@@ -58,7 +58,7 @@ def tensors_in(whole: Any, manifest: WeightsManifest) -> Iterator[tuple[str, Any
 
 
 def synchronise() -> None:
-    """Wait until the GPU has copied what was loaded: the trainer may write over its memory from then on."""
+    """Wait until the GPU has copied the loaded tensors: from then on the trainer may write over its memory."""
     import torch  # noqa: PLC0415 - as above
 
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Whether a published version's files are what its manifest says. A directory without one holds what it holds."""
+"""Checks of a published version's files against its manifest. A directory without a manifest is taken as it is."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ _WORD: Final = 8
 
 
 def read_manifest(directory: Path) -> WeightsManifest | None:
-    """Return the manifest of a directory, whose files have the headers that it says; None if there is none.
+    """Return the manifest of a directory, or None if there is none.
 
-    Raises WeightsRejected.
+    Raises WeightsRejected, also for files whose headers differ from the manifest.
     """
     path = directory / MANIFEST
     try:
@@ -57,7 +57,7 @@ def require_intact(directory: Path) -> None:
 
 
 def require_loaded(answers: Sequence[Mapping[str, int | str]]) -> None:
-    """Raise WeightsRejected if a worker's answer to `PolicyLoader.load_policy` is that it refused the weights."""
+    """Raise WeightsRejected if a worker answered `PolicyLoader.load_policy` by refusing the weights."""
     for answer in answers:
         if "refused" in answer:
             raise WeightsRejected(str(answer["refused"]))
@@ -82,7 +82,7 @@ def _checksum(file: Path) -> str:
 
 
 def checksum_of(data: Any) -> str:
-    """Return the checksum of bytes, (N,) uint8 on any device, with zeros for those that the last word lacks."""
+    """Return the checksum of bytes, (N,) uint8 on any device; zeros fill the last word."""
     import torch  # noqa: PLC0415 - as above
 
     if data.storage_offset() % _WORD or len(data) % _WORD:  # one copy: words begin at multiples of 8, and are whole

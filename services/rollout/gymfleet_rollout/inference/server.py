@@ -6,7 +6,7 @@ It is started with:
         --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
-where it is to sleep, with `--enable-sleep-mode`; and, where versions are adapters, with
+and, if it is to sleep, with `--enable-sleep-mode`; if versions are adapters, also with
 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and `--enable-lora --max-lora-rank RANK --max-loras 2`.
 
 The routes that replace weights have no authentication: bind the server to a
@@ -54,7 +54,7 @@ _HEALTH_TIMEOUT_S: Final = 5.0
 _LOAD_TIMEOUT_S: Final = 600.0
 _SLEEP_TIMEOUT_S: Final = 120.0
 _SLEEP_LEVEL: Final = "1"
-"""Weights are kept in the server's main memory: docs/adr/0067 says why."""
+"""Weights are kept in the server's main memory: docs/adr/0067 explains why."""
 _POLL_S: Final = 0.25
 _DRAIN_POLL_S: Final = 0.05
 _DRAIN_TIMEOUT_S: Final = 10.0
@@ -117,7 +117,7 @@ class _Loaded(msgspec.Struct):
 
 
 class _Refused(InferenceError):
-    """The server answered with a status that is an error."""
+    """The server answered with an error status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -138,8 +138,8 @@ class ServerEngine(Engine):
         concurrency: how many requests are sent at once; the others wait here,
             because a connection pool is not a queue.
         start_timeout_s: how long a server may take to come up.
-        lora_rank: the rank that the server must take adapters of; with 0 it is given whole weights.
-        sleep_mode: the server will be put to sleep, for which it was started with `--enable-sleep-mode`.
+        lora_rank: the rank of the adapters that the server must take; with 0 it gets whole weights.
+        sleep_mode: the server, which was started with `--enable-sleep-mode`, will be put to sleep.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class ServerEngine(Engine):
         self._lora_rank = lora_rank
         self._sleep_mode = sleep_mode
         self._adapter: str | None = None
-        """The server's name for the adapter that requests name."""
+        """The server's name for the adapter of new requests."""
         self._before: str | None = None
         self._label = ""
         self._tasks: set[asyncio.Task[Continuation]] = set()
@@ -296,7 +296,7 @@ class ServerEngine(Engine):
             await self._request("POST", "/resume")
 
     async def _load_adapter(self, path: Path, label: str) -> None:
-        """Let requests name the adapter in a directory, or none for the model's own; keep the one before it."""
+        """Let requests name the adapter in a directory, or none for the model's own; keep the previous one."""
         name = None
         if path != self._weights_path:
             name = f"{path.name}.{label}"
@@ -318,7 +318,7 @@ class ServerEngine(Engine):
             await self._request("POST", "/wake_up", timeout_s=_SLEEP_TIMEOUT_S)
 
     async def check(self) -> None:
-        """Check vLLM's own health, which says that its engine process is alive."""
+        """Check vLLM's own health route, which shows whether its engine process is alive."""
         try:
             await self._request("GET", "/health", timeout_s=_HEALTH_TIMEOUT_S)
         except InferenceError as error:
@@ -410,7 +410,7 @@ class ServerEngine(Engine):
         return self._http
 
     async def _require_adapters(self, described: bytes) -> None:
-        """Require a server that was started for adapters of the rank, and takes them while it runs."""
+        """Require a server that was started for adapters of this rank, and that takes them while it runs."""
         try:
             rank = min((worker.max_lora_rank for worker in _decode_workers(described).results), default=0)
         except msgspec.MsgspecError as error:
@@ -429,7 +429,7 @@ class ServerEngine(Engine):
                 ) from error
 
     async def _require_processed_logprobs(self) -> None:
-        """Require processed log-probabilities: with top_k = 1 that of the one token left is 0, its raw one is not."""
+        """Require processed log-probabilities: with top_k = 1, that of the only token left is 0; the raw one is not."""
         answer = await self.generate(GenerationRequest((1, 2, 3), 1, Sampling(top_k=1), (), cache_salt="start"))
         if not math.isclose(answer.logprobs[0], 0.0, abs_tol=1e-6):
             raise InferenceError(f"{self.name} reports raw log-probabilities; add --logprobs-mode processed_logprobs")

@@ -1,4 +1,4 @@
-"""The base of engines that answer one request after the other, with code that blocks."""
+"""The base of engines that answer one request at a time, with blocking code."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ Over = Callable[[], bool]
 
 
 class ThreadEngine(Engine):
-    """An engine whose methods below run in a thread of its own, never two at once."""
+    """An engine whose abstract methods run in its own thread, never two at once."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -30,18 +30,18 @@ class ThreadEngine(Engine):
 
     @abstractmethod
     def sample(self, request: GenerationRequest, over: Over) -> Continuation:
-        """Return a reply, as `Engine.generate` says. Ask `over` after each token; if so, end with the reason None."""
+        """Return a reply, as in `Engine.generate`. Call `over` after each token; if true, end with the reason None."""
 
     @abstractmethod
     def read_weights(self, weights_path: Path) -> None:
-        """Replace the weights by those of a directory of safetensors."""
+        """Replace the weights by those in a directory of safetensors."""
 
     async def start(self) -> None:
         """Build the model."""
         await self._in_thread(self.build)
 
     async def generate(self, request: GenerationRequest, on_tokens: OnTokens | None = None) -> Continuation:
-        """Wait for the requests before it, then sample."""
+        """Wait for the earlier requests, then sample."""
         over = threading.Event()
         self._open.add(over)
         self.num_in_flight += 1
@@ -67,10 +67,10 @@ class ThreadEngine(Engine):
         await self._in_thread(lambda: self.read_weights(weights_path))
 
     async def check(self) -> None:
-        """Nothing: only a token proves that the thread works."""
+        """Do nothing: only a token proves that the thread works."""
 
     async def close(self) -> None:
-        """End what is in flight; the thread ends with it."""
+        """End the requests in flight; the thread ends with them."""
         for over in self._open:
             over.set()
         self._thread.shutdown(wait=False)

@@ -1,7 +1,7 @@
 """The contents of a directory of safetensors, read from the headers alone.
 
-A published model's directory may hold more than its weights: `consolidated.safetensors` says the same once more under
-Mistral's own names, and old checkpoints of Llama hold tables that are computed. Neither is a tensor of the model.
+A published model's directory may hold more than its weights: `consolidated.safetensors` repeats them under Mistral's
+own names, and old checkpoints of Llama hold tables that are computed. Neither counts as a tensor of the model.
 """
 
 import json
@@ -28,7 +28,7 @@ Shapes = dict[str, tuple[int, ...]]
 def tensor_shapes(directory: Path) -> Shapes:
     """Return the shape of every tensor of the model in a directory, by name. Raises WeightsRejected.
 
-    They are those that `model.safetensors.index.json` lists, if it is there.
+    If `model.safetensors.index.json` exists, they are the tensors that it lists.
     """
     if not directory.is_dir():
         raise WeightsRejected(f"{directory} is not a directory that this service can read")
@@ -62,7 +62,7 @@ def _files(directory: Path, listed: dict[str, str] | None) -> list[Path]:
 
 
 def _listed(index: Path) -> dict[str, str]:
-    """Return the file of each tensor, as the index has it."""
+    """Return the file of each tensor, as listed in the index."""
     try:
         document: Any = json.loads(index.read_text(encoding="utf-8"))
         listed = {str(name): str(file) for name, file in document["weight_map"].items()}
@@ -87,7 +87,7 @@ def require_same_tensors(expected: Shapes, given: Shapes, directory: Path) -> No
 
 
 def _may_be_left_out(name: str, directory: Path) -> bool:
-    """Return whether a tensor is a head whose model says that it is tied, or does not say that it is not."""
+    """Return whether a tensor is an output head, and the model's config does not state that it is not tied."""
     if not name.endswith(_HEAD):
         return False
     try:
@@ -102,7 +102,7 @@ def _some(names: list[str]) -> str:
 
 
 def require_adapter(base: Shapes, directory: Path, max_rank: int) -> None:
-    """Refuse an adapter that has a layer which the model has not got, or only a half of one, or too high a rank.
+    """Refuse an adapter with a layer that the model lacks, with half a layer, or with too high a rank.
 
     Raises WeightsRejected.
     """
@@ -136,7 +136,7 @@ def is_adapter(directory: Path) -> bool:
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Return what the header of a safetensors file says of each tensor. Raises WeightsRejected."""
+    """Return the entry of each tensor in the header of a safetensors file. Raises WeightsRejected."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))

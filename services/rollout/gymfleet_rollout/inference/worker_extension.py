@@ -19,7 +19,7 @@ _RELOADING = logging.getLogger("vllm.model_executor.model_loader.reload.layerwis
 
 
 class _WithoutRotaryTables(logging.Filter):
-    """Drop messages that tables of rotary embeddings "failed to load" with every version: they are computed."""
+    """Drop the message with each version that rotary embedding tables "failed to load": they are computed."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "RotaryEmbedding: Failed to load weights" not in record.getMessage()
@@ -34,15 +34,15 @@ class PolicyLoader:
     model_runner: Any
 
     def load_policy(self, weights_path: str, on_gpu: str = "") -> dict[str, int | str]:
-        """Load Hugging Face safetensors from a directory, overwriting the weights in place; with `on_gpu`, a
-        `WeightsOnGpu` as JSON, their bytes come from there.
+        """Load Hugging Face safetensors from a directory, overwriting the weights in place.
 
-        Returns `{"refused": why}`, with the weights as they were, if they are not those that its manifest says: an
-        exception of a worker says nothing through a vLLM server.
+        With `on_gpu`, a `WeightsOnGpu` as JSON, their bytes come from there. Returns `{"refused": why}`, with the
+        weights unchanged, if the new ones do not match their manifest: a vLLM server does not pass on the message of a
+        worker's exception.
 
         With tied embeddings vLLM reloads the embedding but keeps the output head's old
-        packed copy, which gives wrong logits and no error. So every head is packed again. The experts of the CPU build
-        are packed when their kernel is made and never again, with the same effect: so it is made anew.
+        packed copy, which gives wrong logits and no error. So every head is packed again. The CPU build packs experts
+        only when their kernel is made, with the same effect, so the kernel is made anew.
         """
         from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (  # noqa: PLC0415 - as below
             UnquantizedFusedMoEMethod,
@@ -81,7 +81,7 @@ class PolicyLoader:
         return {"num_heads": num_heads}
 
     def describe_policy(self) -> dict[str, str | int]:
-        """Say which engine this is; answers only if the extension was loaded."""
+        """Describe this engine; a call succeeds only if the extension was loaded."""
         config, lora = self.model_runner.model_config, self.model_runner.lora_config
         return {
             "model": str(config.model),

@@ -35,13 +35,13 @@ async def submit(body: SubmitJob, service: ServiceDep) -> Job:
 
 @router.get("/{job_id}", responses=problem_responses(UnknownJob))
 async def get(job_id: str, service: ServiceDep) -> Job:
-    """Progress."""
+    """Progress of a job."""
     return service.jobs.get(job_id)
 
 
 @router.delete("/{job_id}", responses=problem_responses(UnknownJob))
 async def cancel(job_id: str, service: ServiceDep) -> Job:
-    """End a job and close its sessions; what is finished stays."""
+    """End a job and close its sessions; finished episodes stay."""
     return await service.jobs.cancel(job_id)
 
 

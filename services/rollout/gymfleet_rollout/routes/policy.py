@@ -66,5 +66,5 @@ async def sleep(body: SleepRequest, service: ServiceDep) -> Policy:
 
 @control.post("/wake", responses=problem_responses(PolicyUnavailable, WrongPort))
 async def wake(service: ServiceDep) -> Policy:
-    """Go on with the live version. Awake, it changes nothing."""
+    """Go on with the live version. If the engines are awake, this changes nothing."""
     return await service.policy.wake()

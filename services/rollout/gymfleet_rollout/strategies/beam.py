@@ -1,4 +1,4 @@
-"""Beam search over turns: of all that can come next the best few are played on."""
+"""Beam search over turns: the search continues from the best few of all next nodes."""
 
 from typing import Annotated
 
@@ -10,19 +10,19 @@ from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, 
 
 
 class BeamOptions(StrategyOptions):
-    """How broad the search is."""
+    """The breadth of the search."""
 
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Nodes of each depth that are played on. The search is over when so many episodes have ended."""
+    """Nodes of each depth that the search continues from. It is over once this many episodes have ended."""
     candidates: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Replies to each of them. Those that ask for the same action are one."""
+    """Replies to each of these nodes. Replies that ask for the same action count as one."""
 
 
 class Beam(Strategy[BeamOptions]):
-    """The policy replies to the best nodes of a depth; `[rollout.evaluator]` says which of what follows are best.
+    """The policy replies to the best nodes of each depth; `[rollout.evaluator]` decides which nodes are best.
 
-    The best of the episodes that ended are handed in, as many as were asked for, and nodes that were left where there
-    are not as many.
+    The best finished episodes are exported, as many as were requested; if there are fewer, nodes that are still open
+    make up the number.
     """
 
     Options = BeamOptions
@@ -42,7 +42,7 @@ class Beam(Strategy[BeamOptions]):
             ctx.export(leaf, selected=True)
 
     async def _next(self, ctx: PlayContext, beams: list[Node], ended: list[tuple[float, Node]]) -> list[Node]:
-        """Return the nodes of the next depth that are played on, and add the others that are over to `ended`."""
+        """Return the nodes of the next depth to continue from, and add those that are over to `ended`."""
         grown = await side_by_side(self._children(ctx, node) for node in beams)
         children = [child for some in grown for child in some]
         if not children:

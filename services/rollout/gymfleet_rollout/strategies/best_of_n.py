@@ -1,4 +1,4 @@
-"""Of several episodes the best is handed in."""
+"""The best of several episodes is exported."""
 
 from typing import Annotated
 
@@ -10,16 +10,16 @@ from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, 
 
 
 class BestOfNOptions(StrategyOptions):
-    """How many are compared."""
+    """The number of episodes to compare."""
 
     candidates: Annotated[int, Field(ge=2, le=1024), NUMBER] = 8
-    """Episodes of which one is handed in. With a budget they are played one after another, and it may end sooner."""
+    """Episodes of which one is exported. With a budget they are played one after another, and there may be fewer."""
 
 
 class BestOfN(Strategy[BestOfNOptions]):
-    """The policy plays several episodes for each that was asked for; `[rollout.evaluator]` says which is best.
+    """The policy plays several episodes for each one requested; `[rollout.evaluator]` decides which is best.
 
-    A reward model, a judge, or the environment: whatever the evaluator's components ask.
+    Depending on the evaluator's components, a reward model, a judge or the environment decides.
     """
 
     Options = BestOfNOptions
@@ -28,7 +28,7 @@ class BestOfN(Strategy[BestOfNOptions]):
     async def play(self, ctx: PlayContext) -> None:
         """Play the group."""
         if ctx.group.budget.limits_anything:
-            # All at once would be cut short together, and one by one the last at most.
+            # Played all at once, they would all be cut short; one by one, at most the last one is.
             handed_in = [await self._best(ctx) for _ in ctx.group.wanted]
         else:
             handed_in = await side_by_side(self._best(ctx) for _ in ctx.group.wanted)
@@ -47,7 +47,7 @@ class BestOfN(Strategy[BestOfNOptions]):
 
 
 async def candidates(ctx: PlayContext, count: int) -> list[Node]:
-    """Return the leaves of so many episodes; fewer where the budget ends that."""
+    """Return the leaves of `count` episodes; fewer if the budget runs out."""
     if not ctx.group.budget.limits_anything:
         return await side_by_side(_episode(ctx) for _ in range(count))
     leaves: list[Node] = []

@@ -1,4 +1,4 @@
-"""Depth-first search in which each new try is told what the others were (Qin et al., arXiv:2307.16789)."""
+"""Depth-first search in which each new try sees a list of the earlier ones (Qin et al., arXiv:2307.16789)."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -9,50 +9,50 @@ from pydantic import Field
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 _SHOWN: Final = 300
-"""Characters of what a try led to."""
+"""Characters shown of the observation that a try led to."""
 
 
 class DfsdtOptions(StrategyOptions):
-    """How far it goes, and back."""
+    """How far the search goes, and how far it goes back."""
 
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
-    """Ways on from a node that are tried."""
+    """Replies that are tried at a node."""
     back: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
-    """Turns that it goes back at the least after an episode that ended badly."""
+    """Turns that the search goes back, at least, after an episode that ended badly."""
     enough: Annotated[float, NUMBER] = 1.0
-    """What `[rollout.evaluator]` must say of an episode for which no other is tried."""
+    """An episode to which `[rollout.evaluator]` gives at least this value is good enough: no other is tried."""
     gives_up: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """An action by which the policy gives a branch up, such as `give up`. It is not carried out."""
+    """An action with which the policy gives up a branch, such as `give up`. It is not carried out."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A node on the path that is played."""
+    """A node on the current path."""
 
     node: Node
     tries: list[str] = field(default_factory=list)
-    """What was tried here, and what came of it."""
+    """The replies that were tried here, each with its result."""
 
 
 class Dfsdt(Strategy[DfsdtOptions]):
-    """The policy plays on to the end; where that is bad, it goes back and does something else.
+    """The policy plays to the end; if the end is bad, it goes back and does something else.
 
-    A reply to a node that was replied to before comes after a list of what was done there and what came of it, so that
-    it differs. The first episode that is good enough is handed in, or the best of all. One is played for each that was
-    asked for.
+    Before it replies to a node again, it sees a list of what was done there and what came of it, so that its reply
+    differs. The first episode that is good enough is exported, or else the best. There is one search for each episode
+    requested.
     """
 
     Options = DfsdtOptions
     facts = StrategyFacts(evaluates=True, forks=True)
 
     async def play(self, ctx: PlayContext) -> None:
-        """Search for each sample by itself, one after another: they have one budget."""
+        """Search for each sample separately, one after another, because they share a budget."""
         for _ in ctx.group.wanted:
             leaf = await self._searched(ctx, await ctx.open())
             ctx.export(leaf, selected=True)
 
     async def _searched(self, ctx: PlayContext, root: Node) -> Node:
-        """Return the first leaf that is good enough, or the best; the newest node where the budget lets none end."""
+        """Return the first leaf that is good enough, or else the best; the newest node if no episode ended."""
         path = [_Open(root)]
         best: tuple[float, Node] | None = None
         newest = root
@@ -82,7 +82,7 @@ class Dfsdt(Strategy[DfsdtOptions]):
         return newest if best is None else best[1]
 
     async def _tried(self, ctx: PlayContext, here: _Open) -> Node | None:
-        """Return where another reply leads, or None for one that gives up."""
+        """Return the node that another reply leads to, or None if the reply gives up."""
         last = len(here.tries) + 1 == self.options.width
         node = here.node if last else (await ctx.fork(here.node))[0]
         (reply,) = await ctx.propose(node, hint=_told(here.tries))

@@ -4,7 +4,7 @@ from gymfleet_rollout.strategy import PlayContext, Strategy, StrategyFacts, Stra
 
 
 class Expert(Strategy[StrategyOptions]):
-    """The environment's expert plays every episode; its moves are written as the policy would have to."""
+    """The environment's expert plays every episode; its moves are written as the policy would have to write them."""
 
     facts = StrategyFacts(by_sample=True, expert=True)
 

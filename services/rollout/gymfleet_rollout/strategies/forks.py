@@ -1,4 +1,4 @@
-"""Episodes whose states are valued by what comes of them: continuations from forks."""
+"""Episodes whose states are valued by continuations from forks."""
 
 from statistics import fmean
 from typing import Annotated, Final, Self
@@ -13,7 +13,7 @@ _NO_EPISODES: Final = "train_continuations needs the value of the first state: g
 
 
 class ForksOptions(StrategyOptions):
-    """Which states are valued, and by how much play."""
+    """Which states are valued, and by how many continuations."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -26,28 +26,31 @@ class ForksOptions(StrategyOptions):
     )
 
     continuations: Annotated[int, Field(ge=1, le=64), NUMBER] = 4
-    """Forks of a state that the policy plays to their ends; their mean reward is what the state is worth. Their steps
+    """Forks of a state that the policy plays to the end; their mean reward is the value of the state. Their steps
     and replies count against the budget."""
     every: Annotated[int, Field(ge=1), NUMBER] = 1
-    """Turns from one state that is valued to the next."""
+    """Turns from one valued state to the next."""
     skip: Annotated[int, Field(ge=0), NUMBER] = 0
-    """Turns before the first state that is valued. The first state of all counts for the whole group: without it the
-    other episodes of the group stand for its continuations."""
+    """Turns before the first valued state. The initial state has one value for the whole group; if it has none, the
+    other episodes of the group stand in for its continuations."""
     max_forks: Annotated[int, Field(ge=1), NUMBER] | None = None
-    """States of an episode that are valued at the most; without it all."""
+    """Maximum number of valued states in an episode; without it, all states are valued."""
     train_continuations: StrictBool = False
-    """Hand in the continuations too: the group then has more episodes than were asked for."""
+    """Export the continuations too: the group then has more episodes than were requested."""
 
     @model_validator(mode="after")
     def continuations_are_no_others(self) -> Self:
-        """A first state without a value is compared with whole episodes, and continuations are none."""
+        """Reject `train_continuations` with `skip`.
+
+        An initial state without a value is compared with whole episodes, and continuations are not whole episodes.
+        """
         if self.train_continuations and self.skip:
             raise ValueError(_NO_EPISODES)
         return self
 
 
 class Forks(Strategy[ForksOptions]):
-    """The policy plays as many episodes as were asked for, and values their states by continuations from forks."""
+    """The policy plays as many episodes as requested, and values their states by continuations from forks."""
 
     Options = ForksOptions
     facts = StrategyFacts(evaluates=True, forks=True, values=True)
@@ -67,7 +70,7 @@ class Forks(Strategy[ForksOptions]):
             ctx.export(leaf)
 
     async def _episode(self, ctx: PlayContext, node: Node) -> Node:
-        """Return the leaf of an episode, or how far the budget let it come."""
+        """Return the leaf of an episode, or the last node that the budget allowed."""
         try:
             while not node.over:
                 if node.depth:
@@ -79,7 +82,7 @@ class Forks(Strategy[ForksOptions]):
         return node
 
     async def _value_if_due(self, ctx: PlayContext, node: Node) -> None:
-        """Value a state by continuations. Where the budget lets only some end, it has no value: they are the short."""
+        """Value a state by continuations, unless the budget lets only some of them end: those are the short ones."""
         number, between = divmod(node.depth - self.options.skip, self.options.every)
         if number < 0 or between or (self.options.max_forks is not None and number >= self.options.max_forks):
             return
@@ -95,7 +98,7 @@ class Forks(Strategy[ForksOptions]):
             self._continued += leaves
 
     async def _continuation(self, ctx: PlayContext, node: Node) -> Node:
-        """Return the leaf of a continuation, or how far the budget let it come. Its session makes room for others."""
+        """Return the leaf of a continuation, or the last node that the budget allowed, and release its session."""
         leaf = await to_the_end(ctx, node)
         await ctx.release(leaf)
         return leaf

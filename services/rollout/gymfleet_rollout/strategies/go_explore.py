@@ -13,33 +13,33 @@ from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, 
 
 
 class GoExploreOptions(StrategyOptions):
-    """How long it looks."""
+    """How long the strategy explores."""
 
     explorations: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 64
-    """Times that it returns to a state and explores from there, for each episode that was asked for."""
+    """Number of times to return to a state and explore from there, for each episode requested."""
     actions: Annotated[int, Field(ge=1, le=1_000), NUMBER] = 4
-    """Actions of an exploration, at most."""
+    """Maximum number of actions in an exploration."""
     enough: Annotated[float, NUMBER] | None = 1.0
-    """It is over when so many episodes as were asked for have this value; without it, when all explorations are
-    made."""
+    """The search is over once as many episodes as requested have at least this value; without it, once all
+    explorations are made."""
 
 
 @dataclass(slots=True, eq=False)
 class _Cell:
-    """A state, at the end of the shortest way to it that is known."""
+    """A state, with the node at the end of the shortest known path to it."""
 
     node: Node
     seen: int = 0
-    """How often it was returned to, or come by."""
+    """How often the state was returned to or reached."""
 
 
 class GoExplore(Strategy[GoExploreOptions]):
-    """It goes back to states that were seldom seen and acts at random from there; the best episodes are handed in.
+    """Go back to rarely seen states and act at random from there; the best episodes are exported.
 
     The policy is not asked: actions are drawn from those that the environment lists, and the replies are written in the
-    group's format, without a thought, to be imitated. States are told apart by the environment's keys, or else by their
-    observations. One that was seen n times is chosen with a weight of 1 / sqrt(n + 1). Of two ways to a state the
-    shorter is kept and gone on from, so that what is handed in has no detours that come back to where they began.
+    group's format, without a thought, so that they can be imitated. The environment's keys identify states, or else
+    their observations. A state seen n times is chosen with a weight of 1 / sqrt(n + 1). Of two paths to a state the
+    shorter is kept and continued, so that exported episodes have no detours that come back to where they began.
     """
 
     Options = GoExploreOptions
@@ -48,7 +48,7 @@ class GoExplore(Strategy[GoExploreOptions]):
     def __init__(self, options: GoExploreOptions) -> None:
         super().__init__(options)
         self._cells: dict[str, _Cell] = {}
-        """By key. Their nodes are forked and never played on."""
+        """Cells by key. Their nodes are forked and never played on."""
         self._ended: dict[Node, float] = {}
 
     async def play(self, ctx: PlayContext) -> None:
@@ -85,7 +85,7 @@ class GoExplore(Strategy[GoExploreOptions]):
         return cell
 
     async def _explored(self, ctx: PlayContext, cell: _Cell, draw: random.Random) -> Node:
-        """Return where an exploration came to."""
+        """Return the node that an exploration reached."""
         ctx.note(cell.node, visits=cell.seen)
         node = cell.node
         for _ in range(self.options.actions):
@@ -106,7 +106,7 @@ class GoExplore(Strategy[GoExploreOptions]):
         return node
 
     async def _shortest(self, ctx: PlayContext, node: Node) -> Node:
-        """Return the node of the same state that fewest turns lead to, and keep it."""
+        """Return the node of the same state with the shortest path, and keep it."""
         known = self._cells.setdefault(_key(node), _Cell(node))
         known.seen += 1
         if known.node is not node:

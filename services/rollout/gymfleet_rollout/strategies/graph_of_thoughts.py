@@ -1,4 +1,4 @@
-"""Before each action its candidates go through a graph of operations (Besta et al., arXiv:2308.09687)."""
+"""Candidates for each action go through a graph of operations (Besta et al., arXiv:2308.09687)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -16,11 +16,11 @@ class Operation(StrategyOptions):
     """One step on the way to an action."""
 
     do: Literal["generate", "aggregate", "refine", "score", "keep_best"]
-    """`generate`: there are so many more replies, drawn apart. `aggregate`: instead of all one that joins them.
-    `refine`: instead of each a better one. `score`: the policy gives each a mark. `keep_best`: so many with the best
-    marks."""
+    """`generate`: sample `count` more replies independently. `aggregate`: replace all replies by one that joins them.
+    `refine`: replace each by a better one. `score`: the policy gives each a mark. `keep_best`: keep the `count` replies
+    with the best marks."""
     count: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
-    """How many: replies of `generate`, answers for each mark of `score`, those that `keep_best` leaves."""
+    """Replies of `generate`, answers for each mark of `score`, or replies that `keep_best` keeps."""
 
 
 _DEFAULT: Final = (
@@ -33,7 +33,7 @@ class GraphOptions(StrategyOptions):
     """The graph, from the first operation to the last."""
 
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, max_length=32)] = _DEFAULT
-    """One after another, for each turn. The best of what is left, or the first without marks, is carried out."""
+    """Applied in order at each turn. The best remaining reply, or the first if there are no marks, is carried out."""
 
     def _fault(self) -> str | None:
         number, marked = 0, False
@@ -52,7 +52,7 @@ class GraphOptions(StrategyOptions):
 
     @model_validator(mode="after")
     def operations_follow(self) -> "GraphOptions":
-        """Each has what it works on."""
+        """Require that each operation has something to work on."""
         if (fault := self._fault()) is not None:
             raise ValueError(fault)
         return self
@@ -65,9 +65,9 @@ class _Candidate:
 
 
 class GraphOfThoughts(Strategy[GraphOptions]):
-    """The policy thinks of several replies, marks, joins and betters them; one is carried out. Nothing else is tried.
+    """The policy thinks of several replies, marks, joins and improves them; only one is carried out.
 
-    All are replies to the same observation, with the candidates before them below it where they are joined or bettered.
+    All are replies to the same observation; to join or improve candidates, the policy sees them below it.
     """
 
     Options = GraphOptions

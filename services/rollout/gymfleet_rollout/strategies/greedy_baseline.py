@@ -1,4 +1,4 @@
-"""Independent episodes, beside one by which all are compared: that of the likeliest replies."""
+"""Independent episodes, and one of the likeliest replies that serves as their baseline."""
 
 import asyncio
 
@@ -7,15 +7,15 @@ from gymfleet_rollout.strategy import Node, PlayContext, Strategy, StrategyFacts
 
 
 class GreedyBaseline(Strategy[StrategyOptions]):
-    """The policy plays as many episodes as were asked for; the first state of all is worth what a greedy one gains.
+    """The policy plays as many episodes as requested; the reward of a greedy one is the value of their first state.
 
-    The greedy episode counts against the budget, and is not handed in: its replies are no samples of the policy.
+    The greedy episode counts against the budget, and is not exported: its replies are not samples of the policy.
     """
 
     facts = StrategyFacts(evaluates=True, values=True)
 
     async def play(self, ctx: PlayContext) -> None:
-        """Play the group, each episode in a session of its own."""
+        """Play the group, each episode in its own session."""
         async with asyncio.TaskGroup() as tasks:
             greedy = tasks.create_task(_episode(ctx, greedy=True))
             sampled = [tasks.create_task(_episode(ctx)) for _ in ctx.group.wanted]
@@ -29,6 +29,6 @@ class GreedyBaseline(Strategy[StrategyOptions]):
 
 
 async def _episode(ctx: PlayContext, *, greedy: bool = False) -> tuple[Node, Node]:
-    """Return the root and the leaf of an episode, or how far the budget let it come."""
+    """Return the root of an episode, and its leaf or the last node that the budget allowed."""
     root = await ctx.open()
     return root, await to_the_end(ctx, root, greedy=greedy)

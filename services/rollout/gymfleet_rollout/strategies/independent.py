@@ -1,10 +1,10 @@
-"""Every episode by itself."""
+"""Independent episodes."""
 
 from gymfleet_rollout.strategy import PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 
 class Independent(Strategy[StrategyOptions]):
-    """The policy plays every episode by itself, from its beginning to its end."""
+    """The policy plays every episode independently, from beginning to end."""
 
     facts = StrategyFacts(by_sample=True)
 

@@ -9,24 +9,24 @@ from gymfleet_rollout.strategy import Node, PlayContext, Reply, Strategy, Strate
 
 
 class MaskedOptions(StrategyOptions):
-    """What becomes of a reply that asks for an action which is not possible."""
+    """The treatment of replies that ask for an impossible action."""
 
     tries: Annotated[int, Field(ge=1, le=64), NUMBER] = 4
-    """Replies to one observation; the last of them is carried out whatever it asks for. Each counts as a call."""
+    """Maximum replies to one observation; the last is carried out whatever it asks for. Each counts as a call."""
     rejected: Literal["answered", "discarded"] = "answered"
-    """`"answered"`: the policy is told so and tries again; its reply is a turn of the episode, which the environment
-    does not see. `"discarded"`: another is drawn as if it had not been."""
+    """`"answered"`: the policy is told that the action is impossible, and tries again; its reply is a turn of the
+    episode that the environment does not see. `"discarded"`: another reply is sampled as if there had been none."""
     also: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=64)] = ()
-    """How actions begin that are never rejected: those with free text, which no environment lists (`search[`)."""
+    """Beginnings of actions that are never rejected: those with free text, which no environment lists (`search[`)."""
 
 
 class Masked(Strategy[MaskedOptions]):
-    """The policy plays by itself; what the environment does not list as possible is not carried out.
+    """The policy plays independent episodes; actions that the environment does not list are not carried out.
 
-    With `rejected = "answered"` all that was sampled is in the episode. With `"discarded"` the episode holds what was
-    left of the policy's replies: they are drawn from its distribution given that they are admissible, while their
-    log-probabilities are the policy's own. A policy gradient on them is biased: it leaves out how likely the policy is
-    to be admissible at all.
+    With `rejected = "answered"` the episode contains all sampled replies. With `"discarded"` it contains only those
+    that were kept: they follow the policy's distribution given that they are admissible, while their log-probabilities
+    are the policy's own. A policy gradient on them is biased: it ignores how likely the policy is to be admissible at
+    all.
     """
 
     Options = MaskedOptions
@@ -47,7 +47,7 @@ class Masked(Strategy[MaskedOptions]):
         ctx.export(node)
 
     async def _rejects(self, ctx: PlayContext, node: Node, reply: Reply) -> list[str] | None:
-        """Return the actions that are possible where that of the reply is none of them."""
+        """Return the possible actions if the reply's action is not one of them, else None."""
         action = reply.action
         if action is None or action.startswith(self.options.also):
             return None
@@ -56,6 +56,6 @@ class Masked(Strategy[MaskedOptions]):
 
 
 def as_listed(action: str, possible: list[str]) -> bool:
-    """Return whether an action is one of these, but for case and blanks."""
+    """Return whether an action is one of these, regardless of case and whitespace."""
     wanted = " ".join(action.lower().split())
     return any(wanted == " ".join(one.lower().split()) for one in possible)

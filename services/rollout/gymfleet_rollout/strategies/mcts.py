@@ -12,29 +12,29 @@ from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, 
 
 
 class MctsOptions(StrategyOptions):
-    """How the tree grows."""
+    """The growth of the tree."""
 
     simulations: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 32
-    """Times that it goes from the root to a new node, for each episode that was asked for."""
+    """Number of descents from the root to a new node, for each episode requested."""
     select: Literal["uct", "puct"] = "uct"
-    """By what the way on from a node is chosen: `uct`, or `puct`, which prefers what the policy asks for more often."""
+    """The rule that chooses a child of a node: `uct`, or `puct`, which prefers what the policy asks for more often."""
     exploration: Annotated[float, Field(ge=0), NUMBER] = 1.0
-    """Weight of what was tried seldom, beside values."""
+    """Weight of rarely tried children relative to values."""
     children: Annotated[float, Field(gt=0, le=64), NUMBER] = 2.0
-    """Ways on from a node at its first visit: k of k N^a for N visits (progressive widening)."""
+    """Children of a node at its first visit: k in the limit k N^a after N visits (progressive widening)."""
     widening: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.5
-    """The exponent a. With 0 there are never more."""
+    """The exponent a. With 0 the limit does not grow."""
     value: Literal["rollout", "evaluator"] = "rollout"
-    """What a new node is worth: `rollout`, what `[rollout.evaluator]` says of an episode that the policy plays on to
-    its end; `evaluator`, what it says of the node."""
+    """The value of a new node from `[rollout.evaluator]`: `rollout`, that of an episode that the policy plays on to
+    the end; `evaluator`, that of the node itself."""
     enough: Annotated[float, NUMBER] | None = None
-    """The search is over when so many episodes as were asked for have this value; without it, when all simulations
-    are made."""
+    """The search is over once as many episodes as requested have at least this value; without it, once all
+    simulations are made."""
 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A node, and what is known of what lies below it."""
+    """A node, and what is known of the tree below it."""
 
     node: Node
     asked: int = 1
@@ -42,7 +42,7 @@ class _State:
     visits: int = 0
     total: float = 0.0
     children: dict[str | None, "_State"] = field(default_factory=dict)
-    """By action."""
+    """The child states by action."""
 
     @property
     def mean(self) -> float:
@@ -50,11 +50,11 @@ class _State:
 
 
 class Mcts(Strategy[MctsOptions]):
-    """The tree grows where it is good or little known; the best episodes that ended are handed in.
+    """The tree grows where values are high or little is known; the best finished episodes are exported.
 
-    A simulation goes down by `select` to a node that may have another child, asks the policy for one reply there and
-    carries it out in a fork. A reply that asks for what was tried already goes on below that. The value of where it
-    comes to counts for every node on the way.
+    A simulation descends by `select` to a node that may have another child, asks the policy for one reply there and
+    carries it out in a fork. If the reply asks for an action that was already tried, the simulation descends further.
+    The value of the node that it reaches counts for every node on the path.
     """
 
     Options = MctsOptions
@@ -102,7 +102,7 @@ class Mcts(Strategy[MctsOptions]):
         return max(1, math.floor(self.options.children * math.pow(max(state.visits, 1), self.options.widening)))
 
     async def _grown(self, ctx: PlayContext, state: _State) -> _State | None:
-        """Return a new child; None where the policy asks for one that is there."""
+        """Return a new child, or None if the policy asks for an existing one."""
         (reply,) = await ctx.propose(state.node)
         if (known := state.children.get(reply.action)) is not None:
             known.asked += 1

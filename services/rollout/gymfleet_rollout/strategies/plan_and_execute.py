@@ -13,16 +13,16 @@ _AGAIN: Final = "Before you go on, write down in a few lines what is done and ho
 
 
 class PlanOptions(StrategyOptions):
-    """When it plans."""
+    """When the policy plans."""
 
     every: Annotated[int, Field(ge=1), NUMBER] | None = None
-    """Actions after which the plan is written anew; without it there is one, at the beginning."""
+    """Number of actions after which a new plan is written; without it there is only one plan, at the beginning."""
 
 
 class PlanAndExecute(Strategy[PlanOptions]):
-    """The policy writes a plan, as `planner`, and plays with it before it. The plan is a turn of the episode.
+    """The policy writes a plan in the role `planner`, as a turn of the episode, and plays with the plan in its context.
 
-    Nothing is chosen: its episodes are samples of the policy. A stage's `roles` say whether it learns to plan.
+    Nothing is chosen: the episodes are samples of the policy. A stage's `roles` determine whether it learns to plan.
     """
 
     Options = PlanOptions

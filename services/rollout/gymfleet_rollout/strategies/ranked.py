@@ -1,4 +1,4 @@
-"""Of several replies the likeliest that is admissible."""
+"""The likeliest admissible reply of several."""
 
 from typing import Annotated
 
@@ -10,18 +10,18 @@ from gymfleet_rollout.strategy import PlayContext, Reply, Strategy, StrategyFact
 
 
 class RankedOptions(StrategyOptions):
-    """How many replies are compared."""
+    """The number of replies to compare."""
 
     candidates: Annotated[int, Field(ge=2, le=64), NUMBER] = 4
     """Replies to each observation."""
 
 
 class Ranked(Strategy[RankedOptions]):
-    """The policy replies several times; of the admissible actions the likeliest is carried out.
+    """The policy replies several times; the likeliest admissible action is carried out.
 
-    An action is as likely as the replies that asked for it are together. Where none is admissible, or the environment
-    does not say, all are compared. What was chosen is no sample of the policy: stages that imitate learn from it, and
-    policy gradients refuse it.
+    An action is as likely as all replies that asked for it together. If none is admissible, or the environment does not
+    know all possible actions, all are compared. The chosen reply is not a sample of the policy: stages that imitate
+    learn from it, and policy gradients refuse it.
     """
 
     Options = RankedOptions
@@ -39,7 +39,7 @@ class Ranked(Strategy[RankedOptions]):
 
 
 def likeliest(replies: list[Reply]) -> Reply:
-    """Return the likeliest reply of those that ask for the likeliest action: most often drawn, then likelier tokens."""
+    """Return the likeliest reply: one with the most frequent action, and among these the one with likelier tokens."""
     votes: dict[str | None, int] = {}
     for reply in replies:
         votes[reply.action] = votes.get(reply.action, 0) + 1

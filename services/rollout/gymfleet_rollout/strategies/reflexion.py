@@ -1,4 +1,4 @@
-"""An episode is tried again, with a lesson from how it ended (Shinn et al., arXiv:2303.11366)."""
+"""An episode is played again with a lesson from how it ended (Shinn et al., arXiv:2303.11366)."""
 
 from typing import Annotated, Final
 
@@ -13,22 +13,22 @@ _CUT: Final = " ..."
 
 
 class ReflexionOptions(StrategyOptions):
-    """How often, and what is remembered."""
+    """The number of tries, and what the policy remembers of earlier ones."""
 
     tries: Annotated[int, Field(ge=2, le=64), NUMBER] = 3
-    """Episodes, of which the last is handed in."""
+    """Maximum number of episodes, of which the last is exported."""
     enough: Annotated[float, NUMBER] = 1.0
-    """What `[rollout.evaluator]` must say of an episode for which no other is tried."""
+    """An episode to which `[rollout.evaluator]` gives at least this value is good enough: no other is tried."""
     lessons: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Of the lessons so far the last ones that are shown again."""
+    """Number of the latest lessons that are shown again."""
     max_chars: Annotated[int, Field(ge=100, le=100_000), NUMBER] = 2000
-    """Characters of the last episode that are shown; of a longer one its end."""
+    """Characters of the last episode that are shown; of a longer one, the end."""
 
 
 class Reflexion(Strategy[ReflexionOptions]):
-    """The policy writes down what it learns from an episode that ended badly, and plays another with that before it.
+    """The policy writes a lesson from an episode that ended badly, and plays another with the lesson in its context.
 
-    The lesson is a turn of the next episode, in the role `reflection`, which the environment does not see.
+    The lesson is a turn of the next episode, in the role `reflection`; the environment does not see it.
     """
 
     Options = ReflexionOptions
@@ -40,7 +40,7 @@ class Reflexion(Strategy[ReflexionOptions]):
             ctx.export(leaf, selected=True)
 
     async def _tried(self, ctx: PlayContext) -> Node:
-        """Return the leaf of the last try that the budget let begin."""
+        """Return the leaf of the last try that the budget allowed to begin."""
         leaf = await to_the_end(ctx, await ctx.open())
         lessons: list[str] = []
         try:

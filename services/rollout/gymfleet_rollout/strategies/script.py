@@ -1,4 +1,4 @@
-"""Moves that are known beforehand."""
+"""Moves known in advance."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -10,15 +10,15 @@ from gymfleet_rollout.strategy import PlayContext, Strategy, StrategyFacts, Stra
 
 
 class ScriptOptions(StrategyOptions):
-    """What is to be done."""
+    """The moves to play."""
 
     moves: Annotated[tuple[Move, ...], Field(max_length=MAX_MOVES)] = ()
-    """Each with `thought`, `action`, and a `role` if it is not the agent's, in order.
-    The episode ends with the last of them, if not before."""
+    """The moves in order, each with `thought`, `action`, and a `role` if it is not the agent's.
+    The episode ends with the last move, if not before."""
 
 
 class Script(Strategy[ScriptOptions]):
-    """Play the moves of the options in order, each written as the policy would have to: what `augment` replays."""
+    """Play the moves of the options in order, written as the policy would have to write them, for `augment`."""
 
     Options = ScriptOptions
     facts = StrategyFacts(by_sample=True, expert=True)

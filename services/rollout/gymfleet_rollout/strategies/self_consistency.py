@@ -1,4 +1,4 @@
-"""Of several episodes one of those that end with the answer of most (Wang et al., arXiv:2203.11171)."""
+"""Of several episodes, one that ends with the most frequent answer (Wang et al., arXiv:2203.11171)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from gymfleet_rollout.strategy import Node, PlayContext, Strategy, StrategyOptio
 
 
 class SelfConsistencyOptions(StrategyOptions):
-    """How many vote."""
+    """The number of episodes that vote."""
 
     candidates: Annotated[int, Field(ge=2, le=1024), NUMBER] = 8
-    """Episodes of which one is handed in. With a budget they are played one after another, and it may end sooner."""
+    """Episodes of which one is exported. With a budget they are played one after another, and there may be fewer."""
 
 
 class SelfConsistency(Strategy[SelfConsistencyOptions]):
-    """The policy plays several episodes for each that was asked for, whose last actions vote.
+    """The policy plays several episodes for each one requested; their last actions vote.
 
-    For tasks that end with an answer. Upper and lower case and blanks make no other answer. Episodes that were cut
-    short, or end with a reply that asks for no action, have no vote. Nobody is told how well an episode ended.
+    For tasks that end with an answer. Answers that differ only in case or whitespace are the same. Episodes that the
+    budget cut short, or that end with a reply without an action, have no vote. The vote does not see how well an
+    episode ended.
     """
 
     Options = SelfConsistencyOptions
@@ -40,7 +41,7 @@ class SelfConsistency(Strategy[SelfConsistencyOptions]):
 
 
 def elected(leaves: Sequence[Node]) -> Node:
-    """Return the first leaf with the answer that most give; of equally many the one that was given first."""
+    """Return the first leaf with the most frequent answer; of equally frequent ones, with the one given first."""
     answers = {leaf: answer for leaf in leaves if (answer := _answer(leaf)) is not None}
     if not answers:
         return leaves[0]

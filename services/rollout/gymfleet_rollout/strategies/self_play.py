@@ -7,12 +7,12 @@ from gymfleet_rollout.strategy import Node, PlayContext, Strategy, StrategyFacts
 
 
 class SelfPlay(Strategy[StrategyOptions]):
-    """The policy plays every seat of a game against itself. Each seat gives an episode with a context of its own."""
+    """The policy plays every seat of a game against itself; each seat gives an episode with its own context."""
 
     facts = StrategyFacts(games=True)
 
     async def play(self, ctx: PlayContext) -> None:
-        """Play as many games as give the samples that are wanted, all at once."""
+        """Play as many games as the wanted samples need, all at once."""
         first = await ctx.open()
         num_games = math.ceil(len(ctx.group.wanted) / len(first.seats))
         tables = [first, *await asyncio.gather(*(ctx.open() for _ in range(num_games - 1)))]

@@ -1,4 +1,4 @@
-"""A search over turns whose nodes the policy judges itself (Yao et al., arXiv:2305.10601)."""
+"""A search over turns in which the policy itself judges the nodes (Yao et al., arXiv:2305.10601)."""
 
 from typing import Annotated, Final, Literal
 
@@ -14,33 +14,34 @@ _SHOWN: Final = 300
 
 
 class TreeOptions(StrategyOptions):
-    """How the tree grows, and who says what is good."""
+    """How the tree grows, and how the policy values nodes."""
 
     search: Literal["bfs", "dfs"] = "bfs"
-    """`bfs`: of each depth the best `width` nodes are played on. `dfs`: the best way on first, and back from a bad
-    end."""
+    """`bfs`: continue from the best `width` nodes of each depth. `dfs`: follow the best child first, and go back from
+    a bad end."""
     children: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Ways on from a node."""
+    """Children of a node."""
     generate: Literal["sampled", "proposed"] = "sampled"
-    """`sampled`: replies drawn apart. `proposed`: the policy lists different ways on in one reply, and takes each."""
+    """`sampled`: sample replies independently. `proposed`: the policy lists different next steps, and takes each."""
     value: Literal["marks", "votes", "comparisons"] = "marks"
-    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it says which one is best; `comparisons`:
-    which of two is better, of all pairs; both with `bfs` of a whole depth, with `dfs` of those that follow one node."""
+    """`marks`: the policy gives each node a number from 0 to 10. `votes`: it names the best node. `comparisons`: it
+    names the better one of each pair. The last two are over a whole depth with `bfs`, over a node's children with
+    `dfs`."""
     samples: Annotated[int, Field(ge=1, le=64), NUMBER] = 3
-    """Answers to each such question."""
+    """Answers to each of these questions."""
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
-    """Nodes of each depth that `bfs` plays on; it ends when so many episodes have ended."""
+    """Nodes of each depth that `bfs` continues from; it is over once this many episodes have ended."""
     prune: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.15
-    """The value from which down `dfs` leaves a node out."""
+    """`dfs` leaves out nodes whose value is not above this."""
     tries: Annotated[int, Field(ge=1, le=1024), NUMBER] = 10
-    """Episodes that `dfs` plays to their ends, of which the best is handed in."""
+    """Episodes that `dfs` plays to the end; the best is exported."""
 
 
 class TreeOfThoughts(Strategy[TreeOptions]):
-    """The policy says which ways on are promising, and goes those. No reward is asked for.
+    """The policy judges which next steps are promising, and takes those; no reward is used.
 
-    Values are its own, of actions that were carried out in forks, with what came of them. An answer that cannot be read
-    is worth nothing, and is counted in the record of the search.
+    It values actions that were carried out in forks, together with their results. An answer that cannot be read is
+    worth nothing, and is counted in the record of the search.
     """
 
     Options = TreeOptions
@@ -54,7 +55,7 @@ class TreeOfThoughts(Strategy[TreeOptions]):
             ctx.export(leaf, selected=True)
 
     async def _broad(self, ctx: PlayContext, root: Node) -> list[Node]:
-        # At the beginning the policy is asked about nodes of all branches.
+        # Votes and comparisons are over nodes of all branches, so the policy is asked at the beginning.
         stem = None if self.options.value == "marks" else (await ctx.fork(root))[0]
         beams, ended = [root], list[tuple[float, Node]]()
         try:
@@ -83,7 +84,7 @@ class TreeOfThoughts(Strategy[TreeOptions]):
         try:
             while stack and len(ended) < self.options.tries:
                 newest = node = stack.pop()
-                # The last of the stack comes next.
+                # The last node of the stack comes next.
                 for value, child in sorted(await self._children(ctx, node), key=lambda one: one[0]):
                     if value > self.options.prune and not child.over:
                         stack.append(child)
@@ -96,7 +97,7 @@ class TreeOfThoughts(Strategy[TreeOptions]):
         return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] or [newest]
 
     async def _children(self, ctx: PlayContext, node: Node) -> list[tuple[float, Node]]:
-        """Return what follows a node, with its value; nothing where the budget lets nothing be carried out."""
+        """Return the children of a node with their values; none if the budget lets no reply be carried out."""
         (stem,) = await ctx.fork(node)  # at which the policy is asked about what follows
         children = await self._grown(ctx, node)
         valued = await self._valued(ctx, stem, children, [way(child) for child in children])

@@ -18,20 +18,20 @@ class TreeSamplingOptions(StrategyOptions):
     """Where episodes branch, and into how many."""
 
     branches: Annotated[int, Field(ge=2, le=64), NUMBER] = 2
-    """Ways on from a state at which an episode branches."""
+    """Number of branches at a state where an episode branches."""
     at: Annotated[tuple[Annotated[int, Field(ge=0), NUMBER], ...], Field(min_length=1, max_length=16)] | None = None
-    """Turns after which all episodes of a tree branch that are not over; without it, they are drawn for each tree."""
+    """Turns after which all open episodes of a tree branch; without it, the turns are drawn for each tree."""
     drawn: Annotated[int, Field(ge=1, le=16), NUMBER] = 1
-    """How many are drawn."""
+    """Number of turns that are drawn."""
     within: Annotated[int, Field(ge=1), NUMBER] = 4
-    """Of the first so many turns, each as likely as the others."""
+    """Number of first turns from which they are drawn, all equally likely."""
 
 
 class TreeSampling(Strategy[TreeSamplingOptions]):
-    """The policy plays as many trees as episodes were asked for; every leaf is handed in, and nothing is chosen.
+    """The policy plays one tree for each episode requested; every leaf is exported, and nothing is chosen.
 
-    Where a tree branches does not depend on what happens in it, so that each path is a sample of the policy. A group
-    has up to `branches` to the power of the number of those turns as many episodes as were asked for.
+    The turns at which a tree branches do not depend on what happens in it, so each path is a sample of the policy. With
+    d such turns, a group has up to `branches`^d times as many episodes as requested.
     """
 
     Options = TreeSamplingOptions
@@ -56,11 +56,11 @@ class TreeSampling(Strategy[TreeSamplingOptions]):
             rng = random.Random(f"{ctx.group.group_id}/{number}")
             depths = tuple(rng.sample(range(self.options.within), min(self.options.drawn, self.options.within)))
         leaves = await self._grown(ctx, await ctx.open(), frozenset(depths))
-        # What the budget ends where several branches begin is one episode.
+        # If the budget ends where several branches begin, they are one episode.
         return [*{leaf.id: leaf for leaf in leaves}.values()]
 
     async def _grown(self, ctx: PlayContext, node: Node, depths: Collection[int]) -> list[Node]:
-        """Return the leaves behind a node, or how far the budget lets them come."""
+        """Return the leaves below a node, or the last nodes that the budget allows."""
         try:
             while not node.over and node.depth not in depths:
                 (reply,) = await ctx.propose(node)
