@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from gymfleet_cli.console import UsageProblem
 from gymfleet_cli.running import run_plan
+from gymfleet_cli.supervisor import ports
 from gymfleet_cli.supervisor.errors import FleetError, PortInUse
 from gymfleet_cli.supervisor.plan import ONE_OF_EACH, Plan, Ports, choose_ports, env_server_name, service_names
 from gymfleet_cli.supervisor.ports import free_ports, row_of_ports
@@ -32,9 +33,22 @@ def test_free_ports_differ() -> None:
     assert len(set(free_ports(20))) == 20
 
 
-def test_free_ports_are_none_that_the_kernel_gives_to_an_outgoing_connection() -> None:
-    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert not [port for port in free_ports(200) if lowest <= port <= highest]
+@pytest.mark.parametrize(
+    ("told", "first_outgoing"),
+    [
+        pytest.param("20500\t60999\n", 20_500, id="above what leaves room"),
+        pytest.param("1024\t65535\n", 32_768, id="nearly all ports"),
+        pytest.param(None, 32_768, id="not Linux"),
+    ],
+)
+def test_free_ports_are_none_that_the_kernel_gives_to_an_outgoing_connection(
+    told: str | None, first_outgoing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if told is not None:
+        (tmp_path / "range").write_text(told)
+    monkeypatch.setattr(ports, "_OUTGOING", tmp_path / "range")
+
+    assert all(10_000 <= port < first_outgoing for port in free_ports(200))
 
 
 def test_port_in_use_is_named_with_its_service() -> None:
