@@ -85,12 +85,12 @@ def test_recomputation_and_a_gpus_kernel_take_less() -> None:
 
 
 def test_every_trained_weight_takes_sixteen_bytes() -> None:
-    plan = planned("1xh100")
+    plan = planned("2xh100")
 
     found, size = parts(plan), plan.num_parameters
     assert found.keys() == {"weights", "gradients", "optimiser", "activations", "process"}
     assert [found[what] for what in ("weights", "gradients", "optimiser")] == [4 * size, 4 * size, 8 * size]
-    engine = parts(plan, process=1)
+    engine = parts(plan, device=1)
     assert (engine["weights"], engine["KV cache"]) == (4 * size, GIB // 2)
     assert plan.faults == ()
     assert plan.stage == "stages.reinforce"
@@ -359,12 +359,12 @@ def test_the_optimiser_of_a_stage_is_planned_for() -> None:
 
 
 def test_what_is_offloaded_lies_in_main_memory() -> None:
-    plan = planned("2xh100", trainer={"workers": 2, "cpu_offload": True})
+    plan = planned("3xh100", trainer={"workers": 2, "cpu_offload": True})
 
     assert parts(plan).keys() == {"gathered layers", "activations", "process"}
     assert plan.devices[-1].name == "main memory"
     assert plan.devices[-1].size_bytes is None
-    beside = parts(plan, device=2, process=1)
+    beside = parts(plan, device=3, process=1)
     assert beside["optimiser"] == 8 * plan.num_parameters // 2
     assert plan.faults == ()
 
