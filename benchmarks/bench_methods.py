@@ -197,7 +197,9 @@ def published(*paths: Path) -> list[Run]:
 def keep(runs: Sequence[Run], path: Path) -> None:
     """Write runs that are not yet published."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
+    partial = path.with_suffix(".partial")  # a kill leaves the old file or the new one
+    partial.write_text(json.dumps({"runs": [asdict(run) for run in runs]}, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def _run(fields: Mapping[str, Any]) -> Run:

@@ -205,7 +205,7 @@ def _options(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         if ready is None:
             if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
                 raise _Fault(f"customization_options: {name[:40]} must be a list of objects")
-            shown = [_text(value, "value").strip().replace("/", " | ").lower() for value in values]
+            shown = [_text(value, "value").strip().replace("/", " | ") for value in values]
         else:
             shown = values
         # What is clicked is compared in lower case.

@@ -144,12 +144,13 @@ def test_engines_that_have_no_gpu_left_are_refused_as_by_the_run() -> None:
 
 
 def test_servers_may_share_the_trainers_gpus() -> None:
-    plan = planned(
-        "1xh100", inference={"backend": "server", "urls": ["http://a:1"], "max_model_len": 512, "kv_cache_gib": 0.5}
-    )
+    servers = {"backend": "server", "urls": ["http://a:1"], "max_model_len": 512, "kv_cache_gib": 0.5}
+    plan = planned("1xh100", inference=servers)
+    by_turns = planned("1xh100", inference=servers, placement={"colocated": True})
 
-    assert plan.faults == ()
+    assert plan.faults == by_turns.faults == ()
     assert "1 workers and 1 servers share 1 GPUs" in plan.notes
+    assert not any("share" in note for note in by_turns.notes)
 
 
 def test_on_a_gpu_that_is_shared_by_turns_the_turn_counts_that_needs_most() -> None:

@@ -277,8 +277,8 @@ def _notes(
         if device.sleepers:
             asleep, awake = (size / GIB for size in device.turns)
             yield f"{device.name}: {asleep:.2f} GiB while engines sleep, {awake:.2f} GiB while they are awake"
-    on_servers = inference.backend == "server"
-    if plan.on_gpu and on_servers and num_workers + num_engines > plan.devices.count:
+    apart = inference.backend == "server" and not _share_by_turns(plan)
+    if plan.on_gpu and apart and num_workers + num_engines > plan.devices.count:
         yield f"{num_workers} workers and {num_engines} servers share {plan.devices.count} GPUs"
     if plan.devices.are_gpus and not plan.on_gpu:
         yield 'the trainer takes no GPU: trainer_device = "cpu"'
