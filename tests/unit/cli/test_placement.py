@@ -100,7 +100,7 @@ def test_workers_of_a_cluster_take_nothing_here(
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
 
     assert seen(recipe_of(4), tmp_path) == ("", ["0"])
-    with pytest.raises(UsageProblem, match=r"1 engine .* leaves 0 of 1"):  # one process is always here
+    with pytest.raises(UsageProblem, match=r"scale\.rollouts = 1: .* leaves 0 of 1"):  # one process is always here
         seen(recipe_of(1), tmp_path)
 
 
@@ -110,15 +110,15 @@ def test_workers_of_a_cluster_take_nothing_here(
         pytest.param(recipe_of(trainer=[5]), r"placement names GPU 5, and there are 0, 1", id="not there"),
         pytest.param(
             recipe_of(3),
-            r"trainer\.workers = 3 take a GPU each, and 2 of 2 are left for them: give fewer workers, or .* \"cpu\"",
+            r"trainer\.workers = 3: each worker takes a GPU, and 2 of 2 are left: give fewer workers, or .* \"cpu\"",
             id="too few for the workers",
         ),
         pytest.param(
             recipe_of(2),
-            r"1 engine \(scale\.rollouts\) take a GPU each, and the trainer leaves 0 of 2: give .* colocated = true",
+            r"scale\.rollouts = 1: each engine takes a GPU, and the trainer leaves 0 of 2: give .* colocated = true",
             id="none left",
         ),
-        pytest.param(recipe_of(1, 2), r"2 engines .* leaves 1 of 2", id="one left for two"),
+        pytest.param(recipe_of(1, 2), r"scale\.rollouts = 2: .* leaves 1 of 2", id="one left for two"),
     ],
 )
 def test_what_is_not_there_is_told_before_the_start(

@@ -133,13 +133,13 @@ def test_engines_that_have_no_gpu_left_are_refused_as_by_the_run() -> None:
     assert [len(device.processes) for device in plan.devices] == [2, 1]
     (fault,) = plan.faults
     assert fault == (
-        "1 engine (scale.rollouts) take a GPU each, and the trainer leaves 0 of 2: give [placement] colocated = true "
+        "scale.rollouts = 1: each engine takes a GPU, and the trainer leaves 0 of 2: give [placement] colocated = true "
         "to share, or more to --gpus"
     )
     assert not planned("2xh100").faults
     assert not planned("1xh100", placement={"colocated": True}).faults
     assert not planned("1xh100", placement={"trainer": [0], "engines": [0], "colocated": True}).faults
-    assert planned("2xh100", scale={"rollouts": 2}).faults[0].startswith("2 engines (scale.rollouts)")
+    assert planned("2xh100", scale={"rollouts": 2}).faults[0].startswith("scale.rollouts = 2: ")
     assert not planned("1xh100", trainer_device="cpu").faults
 
 

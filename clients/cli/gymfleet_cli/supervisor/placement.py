@@ -78,7 +78,7 @@ def _trainers(section: PlacementSection, there: Mapping[int, Gpu], count: int) -
     free = [gpu for gpu in sorted(there) if section.colocated or gpu not in (section.engines or ())]
     if len(free) < count:
         raise UsageProblem(
-            f"trainer.workers = {count} take a GPU each, and {len(free)} of {len(there)} are left for them: give fewer "
+            f"trainer.workers = {count}: each worker takes a GPU, and {len(free)} of {len(there)} are left: give fewer "
             'workers, or trainer_device = "cpu"'
         )
     return tuple(free[:count])
@@ -93,7 +93,7 @@ def _engines(
     free = [gpu for gpu in sorted(there) if gpu not in trainer]
     if len(free) < count:
         raise UsageProblem(
-            f"{count} engine{'' if count == 1 else 's'} (scale.rollouts) take a GPU each, and the trainer leaves "
+            f"scale.rollouts = {count}: each engine takes a GPU, and the trainer leaves "
             f"{len(free)} of {len(there)}: give [placement] colocated = true to share, or fewer"
         )
     return tuple(free[:count])

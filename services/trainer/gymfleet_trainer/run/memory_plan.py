@@ -1,5 +1,6 @@
 """Where the memory of a run goes, before it is started: counted from recipe and config, without any weights."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -233,10 +234,10 @@ def _faults(plan: Counter, placed: Sequence[Device]) -> Iterator[str]:
             )
     tokens = int(plan.recipe.inference.kv_cache_gib * GIB) // plan.token_bytes()
     if tokens < (longest := plan.recipe.inference.max_model_len):
-        needed = longest * plan.token_bytes() / GIB
+        needed = math.ceil(longest * plan.token_bytes() / GIB * 1000) / 1000  # up, so that what is advised is enough
         yield (
             f"the KV cache of {plan.recipe.inference.kv_cache_gib:g} GiB holds {tokens:,} tokens, and one sequence may "
-            f"have {longest:,}: give inference.kv_cache_gib at least {needed:.2f}, or a shorter max_model_len"
+            f"have {longest:,}: give inference.kv_cache_gib at least {needed:g}, or a shorter max_model_len"
         )
 
 
@@ -249,7 +250,7 @@ def _without_a_gpu(plan: Counter) -> Iterator[str]:
     engines, left = recipe.scale.rollouts, count - (recipe.trainer.workers if plan.on_gpu else 0)
     if engines > left >= 0:
         yield (
-            f"{engines} engine{'' if engines == 1 else 's'} (scale.rollouts) take a GPU each, and the trainer leaves "
+            f"scale.rollouts = {engines}: each engine takes a GPU, and the trainer leaves "
             f"{left} of {count}: give [placement] colocated = true to share, or more to --gpus"
         )
 
