@@ -28,7 +28,7 @@ def vllm_server(
         "--logprobs-mode": "processed_logprobs",
         "--worker-extension-cls": f"{PolicyLoader.__module__}.{PolicyLoader.__qualname__}",
     }  # fmt: skip
-    flags = ["--enable-scale-out"]
+    flags = ["--enable-scale-out", "--enable-prompt-tokens-details"]
     if lora_rank:
         flags.append("--enable-lora")
         settings |= {"--max-lora-rank": str(lora_rank), "--max-loras": "2"}

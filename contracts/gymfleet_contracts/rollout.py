@@ -68,7 +68,8 @@ class Budget(WireModel):
     model_calls: Annotated[int, Field(ge=0), NUMBER] | None = None
     """Replies that the policy is asked for."""
     tokens: Annotated[int, Field(ge=0), NUMBER] | None = None
-    """Tokens that the policy samples."""
+    """Tokens that the policy samples, and those of its prompts that the engine computes: what is in its prefix cache is
+    free. A reply that might need more is not sampled."""
     evaluations: Annotated[int, Field(ge=0), NUMBER] | None = None
     """Nodes whose value the reward service is asked for."""
     seconds: Annotated[float, Field(gt=0), NUMBER] | None = None

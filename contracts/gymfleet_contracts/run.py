@@ -35,7 +35,7 @@ class TaskCost(BaseModel):
     env_steps: float
     model_calls: float
     tokens: float
-    """Sampled tokens."""
+    """Tokens that were sampled, and those of prompts that the engine computed."""
     evaluations: float
     """Values that the reward service was asked for."""
     forks: float = 0.0

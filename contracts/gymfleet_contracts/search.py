@@ -59,6 +59,7 @@ class Spent(WireModel):
     env_steps: Count
     model_calls: Count
     tokens: Count
+    """Tokens that were sampled, and those of prompts that the engine computed."""
     evaluations: Count = 0
     seconds: Finite
 

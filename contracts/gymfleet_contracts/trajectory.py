@@ -175,6 +175,8 @@ class Turn(WireModel):
     """The other parts of the reply, by the names of its format: a plan, a prediction."""
     num_reasoning_tokens: Annotated[int, Field(ge=0), NUMBER] = _absent_without(0)
     """Number of response tokens in which the model thought, if its chat template has a place for thoughts."""
+    num_prefilled_tokens: Annotated[int, Field(ge=0), NUMBER] = _absent_without(0)
+    """Tokens before the response that the engine computed for it; the others were in its prefix cache."""
     action: str | None
     """What the reply asks the environment to do; None if it asks for nothing. A turn without an action is not an
     environment step."""

@@ -254,6 +254,19 @@ async def test_a_stop_token_ends_the_reply_and_belongs_to_it(bench: Bench) -> No
     assert len(answer.logprobs) == len(answer.token_ids)
 
 
+async def test_a_prompt_is_computed_once(bench: Bench) -> None:
+    """Whole blocks but for the last token, from which the reply begins, are cached by the first request."""
+    prompt = (*range(40, 40 + 2 * BLOCK_SIZE), *LONG_PROMPT)
+
+    first, second = [await bench.ask(prompt) for _ in range(2)]
+    longer = await bench.ask((*prompt, 7, 8, 9))
+
+    assert first.num_prefilled_tokens == len(prompt) == 5 * BLOCK_SIZE
+    assert second.num_prefilled_tokens == BLOCK_SIZE
+    assert longer.num_prefilled_tokens == 3
+    assert first.token_ids == second.token_ids
+
+
 async def test_many_at_once_do_not_mix(bench: Bench) -> None:
     prompts = [(*LONG_PROMPT[: 10 + place % 60], 5 + place % 300, 9) for place in range(150)]
 

@@ -22,13 +22,14 @@ class ScriptedServer:
         self.may_answer = asyncio.Event()
         self.asked = asyncio.Event()
         self.num_sampled = 0
+        self.usage: dict[str, Any] | None = None
 
     async def generate(self, _: web.Request) -> web.Response:
         self.asked.set()
         await self.may_answer.wait()
         logprobs = {"content": [{"logprob": -1.0}, {"logprob": -2.0}]}
         choice = {"finish_reason": self.finish_reason, "token_ids": [4, 5], "logprobs": logprobs}
-        return web.json_response({"choices": [choice]})
+        return web.json_response({"choices": [choice], "usage": self.usage})
 
     async def metrics(self, _: web.Request) -> web.Response:
         self.num_sampled += 7
@@ -86,6 +87,24 @@ async def test_how_a_reply_ended_is_kept(replica: ServerEngine, server: Scripted
     server.may_answer.set()
 
     assert await ask(replica) == Continuation([4, 5], [-1.0, -2.0], reason)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("usage", "num_cached"),
+    [
+        pytest.param({"prompt_tokens": 96, "prompt_tokens_details": {"cached_tokens": 64}}, 64, id="told"),
+        pytest.param({"prompt_tokens": 96, "prompt_tokens_details": {"cached_tokens": None}}, 0, id="none known"),
+        pytest.param({"prompt_tokens": 96}, 0, id="started without prompt tokens' details"),
+        pytest.param(None, 0, id="no usage"),
+    ],
+)
+async def test_what_was_cached_is_told(
+    replica: ServerEngine, server: ScriptedServer, usage: dict[str, Any] | None, num_cached: int
+) -> None:
+    server.usage = usage
+    server.may_answer.set()
+
+    assert (await ask(replica)).num_cached_tokens == num_cached
 
 
 async def test_an_interruption_from_here_keeps_the_tokens_there_are(

@@ -20,8 +20,9 @@ class BudgetSpent(Exception):
 class Spending:
     """Counts what all episodes of one group use, and refuses what would exceed the budget.
 
-    Tokens are reserved before a reply and counted after it. If the rest may not be enough for another whole reply, that
-    reply waits for those under way, so that only the last one is cut.
+    Tokens are reserved before a reply, as if nothing of its prompt were cached, and counted after it. If the rest may
+    not be enough for another whole reply, that reply waits for those under way, so that only the last one is cut. Only
+    new weights can make a reply exceed the budget: its prompt is then computed again.
     """
 
     def __init__(self, budget: Budget, timeout: Timeout) -> None:
@@ -51,25 +52,34 @@ class Spending:
         self._require("evaluations", self.evaluations + count)
         self.evaluations += count
 
-    async def reserve(self, count: int, max_tokens: int) -> int:
-        """Count replies and reserve tokens until `settle`; return how many each may have. Raises `BudgetSpent`."""
+    async def reserve(self, count: int, num_before: int, max_tokens: int) -> int:
+        """Count replies and reserve tokens until `settle`; return how many each may have. Raises `BudgetSpent`.
+
+        Args:
+            count: the number of replies to one prompt.
+            num_before: the tokens of that prompt, with all that is before it.
+            max_tokens: the most that one reply may have.
+        """
         self._require("model_calls", self.model_calls + count)
         if (limit := self._budget.tokens) is not None:
-            while self._reserved and limit - self.tokens - self._reserved < count * max_tokens:
+            while self._reserved and limit - self.tokens - self._reserved < count * (num_before + max_tokens):
                 self._returned.clear()
                 await self._returned.wait()
             self._require("model_calls", self.model_calls + count)  # others may have called meanwhile
-            if (left := limit - self.tokens - self._reserved) < count:
-                raise BudgetSpent(f"tokens: {self.tokens} of {limit} are spent")
-            max_tokens = min(max_tokens, left // count)
+            left = limit - self.tokens - self._reserved
+            if (most := left // count - num_before) < 1:
+                raise BudgetSpent(
+                    f"tokens: {self.tokens} of {limit} are spent, and the next prompt has up to {num_before}"
+                )
+            max_tokens = min(max_tokens, most)
         self.model_calls += count
-        self._reserved += count * max_tokens
+        self._reserved += count * (num_before + max_tokens)
         return max_tokens
 
-    def settle(self, count: int, max_tokens: int, num_sampled: int) -> None:
-        """Count the sampled tokens, and end the reservation."""
-        self._reserved -= count * max_tokens
-        self.tokens += num_sampled
+    def settle(self, reserved: int, used: int) -> None:
+        """End a reservation, and count the tokens that were sampled, and those of prompts that were computed."""
+        self._reserved -= reserved
+        self.tokens += used
         self._returned.set()
 
     async def timed(self, call: Coroutine[Any, Any, T]) -> T:

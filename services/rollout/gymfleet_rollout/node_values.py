@@ -15,7 +15,9 @@ from gymfleet_rollout.seen import Seen
 from gymfleet_rollout.tree import Node
 from gymfleet_rollout.unended import unended
 
-_OF_ONE_PLAY: Final = {"node", "parent", "generate_s", "environment_s", "response_logprobs", "policy_versions"}
+_OF_ONE_PLAY: Final = {
+    "node", "parent", "generate_s", "environment_s", "response_logprobs", "policy_versions", "num_prefilled_tokens",
+}  # fmt: skip
 """Fields of turns that do not describe how an episode went."""
 
 

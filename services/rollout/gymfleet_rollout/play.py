@@ -418,6 +418,7 @@ class Play:
             thought=reply.parsed.thought,
             notes=dict(reply.parsed.notes),
             num_reasoning_tokens=reply.num_reasoning_tokens,
+            num_prefilled_tokens=reply.num_prefilled_tokens,
             generate_s=reply.seconds,
             state_key=node.state_key,
             **what,

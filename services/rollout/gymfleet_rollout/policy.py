@@ -228,6 +228,7 @@ class Policy:
         token_ids: list[int] = []
         logprobs: list[float] = []
         sampled: dict[int, int] = {}
+        num_prefilled = 0
         empty = 0
         while empty < _MAX_EMPTY:
             part, version = await self._continue(
@@ -235,6 +236,7 @@ class Policy:
                 images,
             )  # fmt: skip
             if part.token_ids:
+                num_prefilled += len(prompt) + len(token_ids) - part.num_cached_tokens
                 token_ids += part.token_ids
                 logprobs += part.logprobs
                 sampled[version] = sampled.get(version, 0) + len(part.token_ids)
@@ -242,7 +244,7 @@ class Policy:
                 metrics.TOKENS.inc(len(part.token_ids))
             if part.finish_reason is not None:
                 versions = tuple(VersionSpan(version=version, num_tokens=count) for version, count in sampled.items())
-                return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions)
+                return Generation(tuple(token_ids), tuple(logprobs), part.finish_reason, versions, num_prefilled)
             metrics.INTERRUPTED.inc()
             empty = 0 if part.token_ids else empty + 1
         raise InferenceError(f"the engine answered {empty} times with neither a token nor the end of the reply")

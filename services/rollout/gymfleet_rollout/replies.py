@@ -76,8 +76,9 @@ class Replies:
         greedy: bool = False,
     ) -> list[Reply]:
         """Return replies to a node, sampled independently, or the likeliest; `context` ends with the prompt."""
-        max_tokens = await self._spending.reserve(count, max_tokens)
-        num_sampled = 0
+        num_before = len(context.token_ids)
+        max_tokens = await self._spending.reserve(count, num_before, max_tokens)
+        used = 0
         try:
             first, node.num_replies = node.num_replies, node.num_replies + count
             if count == 1:
@@ -87,9 +88,9 @@ class Replies:
                 replies = await _all(
                     [self._reply(node, prompt, context, max_tokens, draw, role, greedy=greedy) for draw in draws]
                 )
-            num_sampled = sum(len(reply.token_ids) for reply in replies)
+            used = sum(len(reply.token_ids) + reply.num_prefilled_tokens for reply in replies)
         finally:
-            self._spending.settle(count, max_tokens, num_sampled)
+            self._spending.settle(count * (num_before + max_tokens), used)
         return replies
 
     async def _reply(
@@ -108,7 +109,7 @@ class Replies:
         reply = self.read(
             node, prompt, generation.token_ids, generation.logprobs, generation.versions, end, seconds, role
         )
-        return replace(reply, greedy=greedy)
+        return replace(reply, num_prefilled_tokens=generation.num_prefilled_tokens, greedy=greedy)
 
     async def _generated(self, context: Context, max_tokens: int, sampling: Sampling) -> Generation:
         """Return a reply, cut off if it thinks for longer than the template's options allow."""

@@ -43,7 +43,7 @@ from gymfleet_kit.chat.tokens import Said
 from gymfleet_kit.plugins import PluginError
 
 from gymfleet_rollout.formats import Formats
-from gymfleet_rollout.inference.base import Generation
+from gymfleet_rollout.inference.base import FinishReason, Generation
 from gymfleet_rollout.player import NOT_BEGUN, Player
 from gymfleet_rollout.strategy import STRATEGIES, strategy_of
 
@@ -62,7 +62,7 @@ _SPEC: Final = EnvironmentSpec(
 _BUDGETS: Final = (
     Budget(env_steps=5),
     Budget(model_calls=5),
-    Budget(tokens=150),
+    Budget(tokens=600),
     Budget(evaluations=3),
     Budget(env_steps=0),
 )
@@ -140,9 +140,10 @@ class _World:
         await asyncio.sleep(0)
         action = random.Random(sampling.seed).choice(("up", "up", "down"))
         ids = (*map(ord, f"Thought: on. Action: {action}"), 0)[:max_tokens]
-        self.used["tokens"] += len(ids)
+        self.used["tokens"] += len(prompt) + len(ids)
         self.sampled.add((tuple(prompt), ids))
-        return Generation(ids, (-1.0,) * len(ids), "stop" if ids[-1] == 0 else "length", sampled_by(0, len(ids)))
+        reason: FinishReason = "stop" if ids[-1] == 0 else "length"
+        return Generation(ids, (-1.0,) * len(ids), reason, sampled_by(0, len(ids)), num_prefilled_tokens=len(prompt))
 
     async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Session:
         del request, timeout_s

@@ -35,6 +35,8 @@ class Reply:
     role: str
     num_reasoning_tokens: int = 0
     """Number of its tokens that are thoughts, if the chat template has a place for them."""
+    num_prefilled_tokens: int = 0
+    """Tokens of its context that the engine computed; the others were in its prefix cache."""
     greedy: bool = False
     """Whether it is made of the likeliest tokens, and is therefore not a sample of the policy."""
 

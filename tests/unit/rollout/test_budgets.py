@@ -31,8 +31,6 @@ def path(tmp_path: Path) -> Path:
     [
         pytest.param(Budget(env_steps=3), 3, id="steps"),
         pytest.param(Budget(model_calls=3), 3, id="replies"),
-        pytest.param(Budget(tokens=3 * len(CHAT.reply(LEFT))), 3, id="tokens"),
-        pytest.param(Budget(tokens=3 * len(CHAT.reply(LEFT)) - 1), 3, id="the last reply is cut"),
         pytest.param(Budget(), 6, id="none: as far as the turns go"),
     ],
 )
@@ -46,9 +44,39 @@ async def test_a_budget_that_is_spent_ends_the_episode(path: Path, budget: Budge
     assert trajectory.error is None
     assert len(table.door.actions) <= (budget.env_steps or 6)
     assert len(table.policy.calls) <= (budget.model_calls or 6)
-    assert trajectory.num_response_tokens <= (budget.tokens or 10_000)
     assert trajectory.final_prompt_token_ids, "the recipe cut it"
     assert not table.left_open
+
+
+@pytest.mark.parametrize(
+    ("caches", "left", "lengths"),
+    [
+        pytest.param(False, 0, [0, 0, 0], id="enough for three"),
+        pytest.param(False, -1, [0, 0, -1], id="the last reply is cut"),
+        pytest.param(False, 1, [0, 0, 0], id="a token is not enough for a fourth prompt"),
+        pytest.param(False, -len(CHAT.reply(LEFT)), [0, 0], id="no token is left for the third reply"),
+        pytest.param(True, 0, [0, 0, 0, 0, 0, -9], id="what is cached costs nothing, and the next prompt might"),
+    ],
+)
+async def test_tokens_are_those_of_replies_and_of_prompts_that_were_computed(
+    path: Path, caches: bool, left: int, lengths: list[int]
+) -> None:
+    """The budget is what three turns cost without a cache, and `left` more."""
+    free = Table(path, PLAYS_ON, ScriptedPolicy(LEFT))
+    (three,) = await free.play(limits=EpisodeLimits(max_turns=3))
+    needed = sum(turn.num_prefilled_tokens + len(turn.response_token_ids) for turn in three.turns)
+    table = Table(path, PLAYS_ON, ScriptedPolicy(LEFT))
+    table.policy.caches = caches
+
+    (trajectory,) = await table.play(budget=Budget(tokens=needed + left), limits=EpisodeLimits(max_turns=9))
+
+    whole = len(CHAT.reply(LEFT))
+    prompts = [len(prompt) for prompt, _, _ in free.policy.calls]
+    assert needed == sum(prompts) + 3 * whole
+    assert [len(turn.response_token_ids) - whole for turn in trajectory.turns] == lengths
+    assert trajectory.finish_reason is FinishReason.BUDGET
+    (tree,) = table.trees
+    assert tree.spent.tokens == sum(lengths) + len(lengths) * whole + (0 if caches else sum(prompts[: len(lengths)]))
 
 
 async def test_the_episodes_of_a_group_share_its_budget(path: Path) -> None:
@@ -115,9 +143,11 @@ async def test_an_episode_that_was_opened_and_not_begun_is_none(path: Path) -> N
 async def test_tokens_are_never_exceeded_by_replies_under_way(path: Path) -> None:
     table = Table(path, SIDE_BY_SIDE, ScriptedPolicy(LEFT))
 
-    trajectories = await table.play(num_samples=4, budget=Budget(tokens=100))
+    trajectories = await table.play(num_samples=4, budget=Budget(tokens=1500))
 
-    assert sum(t.num_response_tokens for t in trajectories) == 100
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    assert 1200 < sum(turn.num_prefilled_tokens + len(turn.response_token_ids) for turn in turns) <= 1500
+    assert {trajectory.finish_reason for trajectory in trajectories} == {FinishReason.BUDGET}
 
 
 async def test_time_is_a_budget_too(path: Path) -> None:

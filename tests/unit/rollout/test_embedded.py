@@ -27,6 +27,7 @@ class CountingCore:
 
     def __init__(self) -> None:
         self.requests: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
         self.aborted: list[str] = []
         self.loaded: list[Path] = []
         self.did: list[str] = []
@@ -40,7 +41,7 @@ class CountingCore:
 
     def add(self, request: GenerationRequest) -> str:
         request_id = str(len(self.requests))
-        self.requests[request_id] = request.max_tokens
+        self.requests[request_id] = self.wanted[request_id] = request.max_tokens
         self.has_request.set()
         return request_id
 
@@ -53,7 +54,9 @@ class CountingCore:
         for request_id, left in list(self.requests.items()):
             if left > 0 and request_id not in self.aborted:
                 self.requests[request_id] = left - 1
-                outputs.append((request_id, [int(request_id)], [-1.0], self.reason if left == 1 else None))
+                ended = self.reason if left == 1 else None
+                cached = 32 if left == self.wanted[request_id] else 0
+                outputs.append(StepOutput(request_id, [int(request_id)], [-1.0], ended, cached))
         return outputs
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -121,6 +124,7 @@ async def test_each_request_gets_its_own_tokens(replica: EmbeddedEngine) -> None
     answers = await asyncio.gather(*(ask(replica, 1 + place % 7) for place in range(100)))
 
     assert [answer.token_ids for answer in answers] == [[place] * (1 + place % 7) for place in range(100)]
+    assert {answer.num_cached_tokens for answer in answers} == {32}, "it was told with the first token"
     assert replica.num_in_flight == 0
 
 

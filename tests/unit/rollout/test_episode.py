@@ -62,6 +62,8 @@ class ScriptedPolicy:
 
     model = "scripted"
     live_version = 3
+    caches = False
+    """Whether every prompt is in the engine's prefix cache."""
 
     def __init__(self, *replies: str | Exception, max_model_len: int = 10_000) -> None:
         self.replies = list(replies)
@@ -88,7 +90,8 @@ class ScriptedPolicy:
         ids = CHAT.reply(reply)[:max_tokens]
         reason = "stop" if ids[-1] in stop_token_ids else "length"
         version = 3 + len(self.calls) // 2
-        return Generation(ids, tuple(-0.5 for _ in ids), reason, sampled_by(version, len(ids)))  # type: ignore[arg-type]
+        prefilled = 0 if self.caches else len(prompt_token_ids)
+        return Generation(ids, tuple(-0.5 for _ in ids), reason, sampled_by(version, len(ids)), prefilled)  # type: ignore[arg-type]
 
 
 class Door:

@@ -14,6 +14,7 @@ from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.seen import Prompted, Seen
 from gymfleet_rollout.tree import Node
 
+from tests.fixtures.scored import make_turn
 from tests.fixtures.searches import BY_SCORE
 from tests.unit.rollout.test_episode import Door, ScriptedPolicy, group
 
@@ -58,6 +59,16 @@ async def test_what_went_alike_has_one_value_that_counts_once() -> None:
     assert await values.of([NODE, replace(NODE, id="0-0.1", session_id="f1", branch="-0.1")]) == [0.0, 0.0]
     assert await values.of([NODE]) == [0.0]
     assert evaluator.num_asked == spending.evaluations == 1
+
+
+async def test_what_a_play_cost_is_no_part_of_how_it_went() -> None:
+    values, evaluator, _ = values_of()
+    costs = {"generate_s": 9.0, "environment_s": 9.0, "num_prefilled_tokens": 9, "node": "1@0", "parent": "0@0"}
+    nodes = [replace(NODE, depth=1, parent=NODE, turn=make_turn().model_copy(update=cost)) for cost in ({}, costs)]
+
+    assert await values.of(nodes) == [0.0, 0.0]
+    assert await values.of([replace(nodes[0], turn=make_turn(response=(8, 8)))]) == [1.0]
+    assert evaluator.num_asked == 2
 
 
 @pytest.mark.parametrize("other", [{"score": 0.5}, {"observation": "An open door."}, {"ended": FinishReason.MAX_TURNS}])

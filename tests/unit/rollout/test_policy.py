@@ -25,6 +25,7 @@ async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: Wo
     await asyncio.sleep(0)
     await world.policy.stage(world.body(4))
     await world.policy.commit(4)
+    world.engines[0].num_cached_tokens = 1
 
     answer = await task
 
@@ -32,6 +33,7 @@ async def test_a_resumed_reply_counts_its_tokens_and_draws_new_numbers(world: Wo
     assert answer.logprobs == (0.0,) * 3 + (-4.0,) * 47
     assert [(span.version, span.num_tokens) for span in answer.versions] == [(0, 3), (4, 47)]
     assert [seed for seed in world.engines[0].seeds if seed is not None] == [7, 10]
+    assert answer.num_prefilled_tokens == 1 + 3, "one, and then four of which one was cached"
 
 
 async def test_tokens_count_before_their_reply_has_ended(world: World) -> None:

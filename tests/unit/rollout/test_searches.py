@@ -63,7 +63,8 @@ async def test_the_record_has_every_node_and_what_became_of_it(path: Path) -> No
     ]  # fmt: skip
     assert [node.ended for node in tree.nodes] == [None, FinishReason.STOPPED, FinishReason.TERMINATED, None]
     assert (tree.spent.env_steps, tree.spent.model_calls) == (2, 3)
-    assert tree.spent.tokens == sum(len(CHAT.reply(reply)) for reply in (LEFT, OPEN, "no action here"))
+    sampled = sum(len(CHAT.reply(reply)) for reply in (LEFT, OPEN, "no action here"))
+    assert tree.spent.tokens == sampled + sum(len(prompt) for prompt, _, _ in table.policy.calls)
 
 
 async def test_a_record_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

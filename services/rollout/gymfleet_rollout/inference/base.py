@@ -62,6 +62,8 @@ class Continuation:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason | None
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that the engine took from its prefix cache; 0 if it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Generation:
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...]
     """Which version sampled which tokens, in order."""
+    num_prefilled_tokens: int = 0
+    """Tokens that the engine computed before it sampled: prompts, without what was in its prefix cache."""
 
     def followed_by(self, rest: "Generation") -> "Generation":
         """Return this reply and the tokens sampled after it as one reply."""
@@ -83,8 +87,9 @@ class Generation:
             else:
                 spans.append(span)
         return Generation(
-            self.token_ids + rest.token_ids, self.logprobs + rest.logprobs, rest.finish_reason, tuple(spans)
-        )
+            self.token_ids + rest.token_ids, self.logprobs + rest.logprobs, rest.finish_reason, tuple(spans),
+            self.num_prefilled_tokens + rest.num_prefilled_tokens,
+        )  # fmt: skip
 
 
 class EngineConfig(EngineSizes):

@@ -46,9 +46,10 @@ class _Active:
     on_tokens: OnTokens | None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    num_cached_tokens: int = 0
 
     def continuation(self, reason: FinishReason | None) -> Continuation:
-        return Continuation(self.token_ids, self.logprobs, reason)
+        return Continuation(self.token_ids, self.logprobs, reason, self.num_cached_tokens)
 
 
 _Finished = list[tuple["asyncio.Future[Any]", Any, BaseException | None]]
@@ -221,12 +222,13 @@ class EmbeddedEngine(Engine):
 
     def _step(self, core: Core) -> None:
         finished: _Finished = []
-        for request_id, token_ids, logprobs, reason in core.step():
+        for request_id, token_ids, logprobs, reason, num_cached_tokens in core.step():
             request = self._active.get(request_id)
             if request is None:
                 continue
             request.token_ids += token_ids
             request.logprobs += logprobs
+            request.num_cached_tokens += num_cached_tokens
             if request.on_tokens is not None:
                 request.on_tokens(len(token_ids))
             if reason is None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from gymfleet_contracts.rollout import Sampling
 from gymfleet_contracts.weights import WeightsOnGpu
@@ -26,7 +26,17 @@ _EXTENSION: Final = "gymfleet_rollout.inference.worker_extension.PolicyLoader"
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM can be started for; adapters of lower ranks are padded."""
 
-StepOutput = tuple[str, list[int], list[float], str | None]
+
+class StepOutput(NamedTuple):
+    """What one forward pass gave for one request."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    ended: str | None
+    """Why the request ended, in vLLM's words."""
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that were in the prefix cache; told with the first token, and 0 with the others."""
 
 
 class Core(Protocol):
@@ -36,7 +46,7 @@ class Core(Protocol):
         """Queue a request and return its id."""
 
     def step(self) -> list[StepOutput]:
-        """Run one forward pass; return per request its id, new tokens, their log-probabilities, and why it ended."""
+        """Run one forward pass; return what it gave to each request that has new tokens or ended."""
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Drop requests, which then give no further output."""
@@ -286,4 +296,6 @@ def _unpack(output: Any) -> StepOutput:
     reason = None if output.finish_reason is None else str(output.finish_reason)
     logprobs = output.new_logprobs
     values: list[float] = [] if logprobs is None else logprobs.logprobs[:, 0].tolist()
-    return output.request_id, output.new_token_ids, values, reason
+    prefill = output.prefill_stats
+    num_cached = 0 if prefill is None else prefill.num_cached_tokens
+    return StepOutput(output.request_id, output.new_token_ids, values, reason, num_cached)

@@ -3,7 +3,7 @@
 It is started with:
 
     VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server --model DIR
-        --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm
+        --enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm --enable-prompt-tokens-details
         --worker-extension-cls gymfleet_rollout.inference.worker_extension.PolicyLoader
 
 and, if it is to sleep, with `--enable-sleep-mode`; if versions are adapters, also with
@@ -83,8 +83,23 @@ class _Choice(msgspec.Struct):
     weight_versions: list[_Span] | None = None
 
 
+class _PromptTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _PromptTokens | None = None
+
+
 class _Generated(msgspec.Struct):
     choices: list[_Choice]
+    usage: _Usage | None = None
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Return the prompt's tokens that were cached, which only `--enable-prompt-tokens-details` tells."""
+        told = None if self.usage is None else self.usage.prompt_tokens_details
+        return (told and told.cached_tokens) or 0
 
 
 class _Reset(msgspec.Struct):
@@ -360,7 +375,8 @@ class ServerEngine(Engine):
                 raise EngineDown(f"{self.name} does not know the adapter that it was given: it was restarted") from None
             raise
         try:
-            choice = _decode_generated(reply).choices[0]
+            generated = _decode_generated(reply)
+            choice = generated.choices[0]
         except (msgspec.MsgspecError, IndexError) as error:
             raise InferenceError(f"{self.name} gave an unreadable reply: {error}") from error
         if any(span.version != self._label for span in choice.weight_versions or ()):
@@ -369,10 +385,11 @@ class ServerEngine(Engine):
         if len(choice.token_ids) != len(logprobs):
             raise InferenceError(f"{self.name} gave {len(choice.token_ids)} tokens, {len(logprobs)} log-probabilities")
         if choice.finish_reason == "abort" and (self._draining or epoch != self._epoch):  # our own abort, to be resumed
-            return Continuation(choice.token_ids, logprobs, None)
+            return Continuation(choice.token_ids, logprobs, None, generated.num_cached_tokens)
         if choice.finish_reason not in REPLY_ENDS:
             raise InferenceError(f"{self.name} ended a request with {choice.finish_reason!r}")
-        return Continuation(choice.token_ids, logprobs, REPLY_ENDS[choice.finish_reason])
+        reason = REPLY_ENDS[choice.finish_reason]
+        return Continuation(choice.token_ids, logprobs, reason, generated.num_cached_tokens)
 
     async def _rpc(self, method: str, kwargs: dict[str, str], *, timeout_s: float = _CONTROL_TIMEOUT_S) -> bytes:
         body = _encode({"method": method, "kwargs": kwargs})
