@@ -157,9 +157,9 @@ def _loop(core: Core, conversations: Sequence[Conversation]) -> float:
     for conversation in waiting:
         advance(conversation)
     while running:
-        for request_id, _, _, reason in core.step():
-            if reason is not None:
-                advance(running.pop(request_id))
+        for output in core.step():
+            if output.ended is not None:
+                advance(running.pop(output.request_id))
     return time.perf_counter() - began
 
 

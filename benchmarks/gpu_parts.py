@@ -64,7 +64,7 @@ def replies(core: VllmCore, prompts: Rows, *, version: int = 0) -> tuple[Rows, l
     logprobs: list[list[float]] = [[] for _ in prompts]
     left = set(owner)
     while left:
-        for request, ids, values, reason in core.step():
+        for request, ids, values, reason, _ in core.step():
             tokens[owner[request]] += ids
             logprobs[owner[request]] += values
             if reason is not None:

@@ -65,7 +65,7 @@ def record(name: str, rows: Sequence[Row], options: argparse.Namespace, runs: Se
     """
     document = {
         "hardware": hardware(),
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__).parents[1]),
         "command": _command(),
         "sources": digest(name),
         "rows": [asdict(row) for row in rows],
@@ -97,15 +97,16 @@ def hardware() -> str:
     return f"{gpu}{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
 
 
-def _commit() -> str:
+def commit_of(repository: Path) -> str:
+    """Return the repository's commit, marked if files differ from it other than what benchmarks write themselves."""
+
     def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-        )
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=repository)
         return done.stdout.strip()
 
     commit = git("rev-parse", "--short", "HEAD") or "unknown"
-    return f"{commit}+changes" if git("status", "--porcelain") else commit
+    changed = git("status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")
+    return f"{commit}+changes" if changed else commit
 
 
 def _command() -> str:

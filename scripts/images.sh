@@ -58,12 +58,15 @@ options=("${common[@]}" --file deploy/docker/gymfleet.Dockerfile --build-arg "VE
 [ -z "${TORCH_CPU_INDEX:-}" ] || options+=(--build-arg "TORCH_CPU_INDEX=$TORCH_CPU_INDEX")
 [ -z "${CA_BUNDLE:-}" ] || options+=(--secret "id=ca,src=$CA_BUNDLE")
 
+if [ -n "${GYMFLEET_WHEELS:-}" ]; then
+    [ -d "$GYMFLEET_WHEELS" ] || fail "GYMFLEET_WHEELS: there is no directory $GYMFLEET_WHEELS"
+    [ ! "$GYMFLEET_WHEELS" -ef deploy/docker/wheels ] || fail "GYMFLEET_WHEELS: every build empties deploy/docker/wheels; move the wheels elsewhere"
+fi
 # One build at a time: the directory of wheels is part of the build context.
 exec 9>deploy/docker/wheels/.lock
 flock 9
 find deploy/docker/wheels -type f -not -name '.*' -delete
 if [ -n "${GYMFLEET_WHEELS:-}" ]; then
-    [ -d "$GYMFLEET_WHEELS" ] || fail "GYMFLEET_WHEELS: there is no directory $GYMFLEET_WHEELS"
     cp --link "$GYMFLEET_WHEELS"/* deploy/docker/wheels/ 2>/dev/null || cp "$GYMFLEET_WHEELS"/* deploy/docker/wheels/
     options+=(--build-arg PIP_NO_INDEX=1)
 fi

@@ -17,6 +17,9 @@ from typing import Any, Final
 import msgspec
 
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+MAX_BODY_BYTES: Final = MAX_FRAME_BYTES - 4096
+"""A longer body may not fit into a frame with what a gateway adds to it: its receiver would close the socket, which
+other callers share."""
 FINISHED: Final = 4001
 """The close code of a server that is shutting down: it answered every call that it accepted, and executed no others."""
 

@@ -263,6 +263,8 @@ class StrategyFacts(WireModel):
     """It seats the players of games, and plays nothing else."""
     forks: bool = False
     """It needs forks of sessions: environments that have none are refused before anything is played."""
+    actions: bool = False
+    """It needs the list of possible actions: environments that list none are refused before anything is played."""
     values: bool = False
     """Its turns record the values of the states in which they were played."""
     state_keys: bool = False

@@ -71,6 +71,17 @@ def one_statement(pieces: Sequence[Token], verbs: frozenset[str]) -> list[Token]
     return telling
 
 
+def statements(pieces: Sequence[Token]) -> list[str]:
+    """Return the statements that semicolons separate, each as text."""
+    found = [""]
+    for piece in pieces:
+        if piece.text == ";":
+            found.append("")
+        else:
+            found[-1] += piece.text
+    return [text.strip() for text in found if text.strip()]
+
+
 def _closing(pieces: Sequence[Token], opening: int) -> int:
     """Return where the parenthesis at `opening` is closed; the end if it is not."""
     depth = 0

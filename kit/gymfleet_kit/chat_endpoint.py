@@ -7,6 +7,7 @@ key appears only in the request's header.
 import asyncio
 import math
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,15 @@ _LONGEST_PAUSE_S: Final = 60.0
 _PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another try may succeed."""
 _OK: Final = 200
+_OF_THE_REQUEST: Final = frozenset({400, 413, 422})
+"""Statuses that may concern a single conversation."""
+_TOO_LONG: Final = re.compile(
+    rb"context[ _-]?(?:length|size|window)|maximum (?:model length|number of tokens)|prompt is too long"
+    rb"|inputs` tokens \+ `max_new_tokens",
+    re.IGNORECASE,
+)
+"""What servers say of a conversation that is longer than the model's context: OpenAI, vLLM, SGLang, llama.cpp, TGI,
+Anthropic, Gemini, Mistral."""
 _MAX_DIGITS: Final = 4
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
@@ -103,10 +113,12 @@ def _checked_key(key: str, place: str) -> str:
 class NoModelAnswer(Exception):
     """The endpoint gave no usable answer in several tries. The message names it and says why."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, too_long: bool = False) -> None:
         super().__init__(message)
         self.status = status
         """The status with which the request was refused for good; None for any other reason."""
+        self.too_long = too_long
+        """The endpoint says that the conversation is longer than the model's context."""
 
 
 class ModelReply(NamedTuple):
@@ -136,9 +148,10 @@ class _NoAnswer(Exception):
 class _Refused(_NoAnswer):
     """No usable answer, and another try would bring none either."""
 
-    def __init__(self, status: int, pause_s: float | None) -> None:
+    def __init__(self, status: int, pause_s: float | None, *, too_long: bool) -> None:
         super().__init__(f"status {status}", pause_s)
         self.status = status
+        self.too_long = too_long
 
 
 class _Message(msgspec.Struct):
@@ -254,8 +267,9 @@ class ChatEndpoint:
         except TimeoutError:
             raise NoModelAnswer(f"{self._label}: no usable answer within the time for it") from None
         except _NoAnswer as error:
-            status = error.status if isinstance(error, _Refused) else None
-            raise NoModelAnswer(f"{self._label}: {error}", status) from None
+            if not isinstance(error, _Refused):
+                raise NoModelAnswer(f"{self._label}: {error}") from None
+            raise NoModelAnswer(f"{self._label}: {error}", error.status, too_long=error.too_long) from None
 
     async def _once(
         self, body: bytes, before: Callable[[], Awaitable[None]] | None, reasoning_is_enough: bool
@@ -277,11 +291,20 @@ class ChatEndpoint:
                 passing = response.status_code in _PASSING and (pause_s or 0) <= _LONGEST_PAUSE_S
                 if passing:
                     raise _NoAnswer(f"status {response.status_code}", pause_s)
-                raise _Refused(response.status_code, pause_s)
+                raise _Refused(response.status_code, pause_s, too_long=await _says_too_long(response))
             reply = _reply(await _bounded(response))
         if not reply.text.strip() and not (reasoning_is_enough and reply.reasoning):
             raise _NoAnswer("an empty reply")
         return reply
+
+
+async def _says_too_long(response: httpx.Response) -> bool:
+    if response.status_code not in _OF_THE_REQUEST:
+        return False
+    try:
+        return _TOO_LONG.search(await _bounded(response)) is not None
+    except _NoAnswer:
+        return False
 
 
 async def _bounded(response: httpx.Response) -> bytes:

@@ -6,6 +6,7 @@ file in any directory.
 
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import shutil
 import threading
@@ -19,7 +20,7 @@ import pytest
 from gymfleet_contracts.session import AdmissibleActions, EnvironmentSpec, Session, StepResult
 from gymfleet_env_server.catalogue import ENVIRONMENTS, Entry, find_environment, load_entry
 from gymfleet_env_server.expert_play import solve
-from gymfleet_envs.tasks import SPLITS
+from gymfleet_envs.tasks import SPLITS, UnknownTask
 from gymfleet_kit.formats import FORMATS
 
 from tests.conformance.env_server import EnvServer
@@ -430,6 +431,17 @@ def test_splits_share_no_task(entry: Entry) -> None:
             for index in range(min(SLOW.get(entry.spec.name, 15), entry.tasks.count(split, level))):
                 content = repr(entry.tasks.by_index(split, level, index).data)
                 assert seen.setdefault(content, split) == split, f"{split} task {index} is also in {seen[content]}"
+
+
+def test_an_index_outside_of_a_split_is_refused_with_the_number_of_tasks(entry: Entry) -> None:
+    """Fronts that draw a task by a seed draw again within it."""
+    for level, split in itertools.product(entry.spec.levels, SPLITS):
+        count = entry.tasks.count(split, level)
+
+        with pytest.raises(UnknownTask) as caught:
+            entry.tasks.by_index(split, level, count)
+
+        assert caught.value.count == count, f"{level}, {split}"
 
 
 def test_tasks_are_the_same_as_ever(entry: Entry) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from gymfleet_contracts.recipe import load_recipe
+from gymfleet_env_gateway import streams
 from gymfleet_env_gateway.settings import GatewaySettings
 from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
@@ -188,6 +189,7 @@ def test_a_container_has_limits_a_health_check_and_time_to_stop(name: str) -> No
     assert bool(service["healthcheck"].get("disable")) == (name == "model"), "only what serves nothing goes unchecked"
     grace_s = int(service["stop_grace_period"].removesuffix("s"))
     drain_s = float(service.get("environment", {}).get("GYMFLEET_ENV_DRAIN_S", 0))
+    drain_s += streams._PATIENCE_S if name == "env_gateway" else 0
     assert grace_s >= drain_s + 10, "uvicorn gives running requests 10 s more"
 
 

@@ -4,7 +4,9 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -239,6 +241,29 @@ def names_of_images() -> list[str]:
     command = f"{listing.group()}\nenvironments"
     found = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
     return [f"env-{name}" for name in found.stdout.split()]
+
+
+def test_wheels_are_not_taken_from_the_directory_that_is_emptied_for_them(tmp_path: Path) -> None:
+    for path in ("scripts/images.sh", "pyproject.toml", "environments/gymfleet_envs/families.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    wheel = tmp_path / "deploy" / "docker" / "wheels" / "numpy-2.0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text("#!/bin/sh\necho 20.10\n")
+    docker.chmod(0o755)
+    environment = {"PATH": f"{docker.parent}:{os.environ['PATH']}", "GYMFLEET_WHEELS": "deploy/docker/wheels/"}
+
+    said = subprocess.run(
+        ["bash", "scripts/images.sh", "reward"], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=20, check=False,
+    )  # fmt: skip
+
+    assert wheel.exists()
+    assert said.returncode == 1
+    assert said.stderr.startswith("images: error: GYMFLEET_WHEELS: ")
 
 
 def test_versions_of_torch_and_vllm_are_those_of_the_setup() -> None:

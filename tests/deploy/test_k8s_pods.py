@@ -1,9 +1,14 @@
 """What every pod is: restricted, bounded, probed, without secrets in its environment; and the exceptions by name."""
 
+import os
+import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from redis import Redis
 
 from tests.deploy.k8s_manifests import (
     FLEETS,
@@ -20,6 +25,7 @@ from tests.deploy.k8s_manifests import (
     workloads,
 )
 from tests.fixtures.paths import ROOT
+from tests.fixtures.redis_server import RedisServer
 
 pytestmark = needs_kustomize
 
@@ -135,6 +141,39 @@ def test_containers_are_probed(overlay: str, workload: Workload) -> None:
         if workload.component in {"env-gateway", "environment", "reward", "rollout"} and container["name"] != "vllm":
             assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
             assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+
+
+@pytest.mark.skipif(shutil.which("redis-cli") is None, reason="NOT TESTED: the probes of Redis need redis-cli")
+def test_a_redis_whose_disk_fails_is_not_ready_and_not_killed(tmp_path: Path) -> None:
+    """Killed, it would lose what it could not write."""
+    (container,) = next(item for item in workloads("gpu") if item.name == "redis").pod["containers"]
+    (tmp_path / "bin").mkdir()
+    probes = ("readinessProbe", "livenessProbe")
+
+    def passes(probe: str) -> bool:
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        command = container[probe]["exec"]["command"]
+        return not subprocess.run(command, env={"PATH": path}, capture_output=True, check=False, timeout=20).returncode
+
+    with RedisServer(tmp_path / "redis", administrator=True) as server, Redis(port=server.port) as client:
+        wrapper = tmp_path / "bin" / "redis-cli"
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("redis-cli")} -p {server.port} "$@"\n')
+        wrapper.chmod(0o755)
+        well = {probe: passes(probe) for probe in probes}
+
+        client.config_set("save", "3600 1")
+        place = tmp_path / "redis" / "dump.rdb"
+        place.mkdir()  # where it cannot write a file
+        client.bgsave()
+        while client.info("persistence")["rdb_last_bgsave_status"] == "ok":
+            time.sleep(0.02)
+        failing = {probe: passes(probe) for probe in probes}
+        place.rmdir()  # else it would refuse to end
+    gone = {probe: passes(probe) for probe in probes}
+
+    assert well == {"readinessProbe": True, "livenessProbe": True}
+    assert failing == {"readinessProbe": False, "livenessProbe": True}
+    assert gone == {"readinessProbe": False, "livenessProbe": False}
 
 
 @pytest.mark.parametrize("overlay", ["gpu", "prod"])

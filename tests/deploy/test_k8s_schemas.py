@@ -33,7 +33,8 @@ def _scaled_object(spec: Manifest) -> None:
     else:
         assert trigger["type"] == "redis-streams"
         _keys(trigger, needed={"type", "metadata", "authenticationRef"})
-        _keys(metadata, needed={"address", "stream", "consumerGroup", "streamLength"})
+        # (With `consumerGroup` too, KEDA would ignore `streamLength` and aim at five pending entries.)
+        _keys(metadata, needed={"address", "stream", "streamLength"})
     if "advanced" in spec:
         (behaviour,) = spec["advanced"]["horizontalPodAutoscalerConfig"].values()
         hpa = {

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 import yaml
-from gymfleet_contracts.streams import REWARD_GROUP, ROLLOUT_GROUP, ROLLOUT_REQUESTS, TRAJECTORIES_RAW
+from gymfleet_contracts.streams import ROLLOUT_REQUESTS, TRAJECTORIES_RAW
 
 from tests.deploy.k8s_manifests import (
     FLEETS,
@@ -66,10 +66,10 @@ def test_keda_measures_our_streams_with_the_password_of_redis() -> None:
     streams = {}
     for name in ("rollout", "reward"):
         (trigger,) = named(manifests, "ScaledObject", name)["spec"]["triggers"]
-        streams[name] = (trigger["metadata"]["stream"], trigger["metadata"]["consumerGroup"])
+        streams[name] = trigger["metadata"]["stream"]
         assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
 
-    assert streams == {"rollout": (ROLLOUT_REQUESTS, ROLLOUT_GROUP), "reward": (TRAJECTORIES_RAW, REWARD_GROUP)}
+    assert streams == {"rollout": ROLLOUT_REQUESTS, "reward": TRAJECTORIES_RAW}
 
 
 def test_keda_measures_each_environments_own_sessions() -> None:

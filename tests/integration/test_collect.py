@@ -191,6 +191,34 @@ def test_a_failure_of_the_endpoint_is_no_record(
     assert [episode.success for episode in episodes(out)] == [True, True]
 
 
+def test_a_conversation_that_outgrows_the_context_is_an_episode_that_ends_there(
+    address: str, server: ChatServer, tmp_path: Path
+) -> None:
+    def holds_one_turn(body: dict[str, Any]) -> bytes:
+        if len(body["messages"]) == 3:
+            server.script.append(Scripted(b'{"error": {"code": "context_length_exceeded"}}', 400))
+        return halving(body)
+
+    server.rule = holds_one_turn
+
+    out = tmp_path / "out.jsonl"
+    assert run(arguments(address, server, out, "--episodes", "2", "--concurrency", "1")) == 0
+
+    for episode in episodes(out):
+        assert (episode.status, episode.finish_reason) == (Status.TRUNCATED, FinishReason.CONTEXT_LENGTH)
+        assert (episode.success, len(episode.turns)) == (False, 2)
+
+
+def test_a_first_prompt_that_does_not_fit_ends_it_at_once(
+    address: str, server: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.script.extend([Scripted(b"maximum context length is 64", 400)] * 8)
+
+    assert run(arguments(address, server, tmp_path / "out.jsonl", "--episodes", "8")) == 1
+
+    assert "the first prompt and --max-reply-tokens do not fit the model's context" in capsys.readouterr().err
+
+
 def test_an_endpoint_that_refuses_ends_it_at_once(
     address: str, server: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

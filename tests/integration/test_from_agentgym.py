@@ -81,6 +81,18 @@ def test_an_expert_solves_there_what_it_solves_here(
         ours.close(played.session_id)
 
 
+ANSWERS = {
+    "no JSON": b"<html>",
+    "depth": b"[" * 100_000,
+    "error": b'{"error": "The task with environment 7 has finished."}',
+    "not a number": b'{"observation": "x", "reward": NaN, "done": false}',
+    "no reward": b'{"observation": "x", "done": false}',
+    "no text": b'{"reward": 0, "done": false}',
+    "no done": b'{"observation": "x", "reward": 0}',
+    "flood": b'"' + b"x" * (5 << 20) + b'"',
+}
+
+
 class Broken(BaseHTTPRequestHandler):
     """Answers `/create` and `/reset`, and each step as its action says, counting how often it came."""
 
@@ -101,20 +113,8 @@ class Broken(BaseHTTPRequestHandler):
             self.close_connection = True
         elif "teapot" in body:
             self.answer(418, b"short and stout")
-        elif "no JSON" in body:
-            self.answer(200, b"<html>")
-        elif "error" in body:
-            self.answer(200, b'{"error": "The task with environment 7 has finished."}')
-        elif "not a number" in body:
-            self.answer(200, b'{"observation": "x", "reward": NaN, "done": false}')
-        elif "no reward" in body:
-            self.answer(200, b'{"observation": "x", "done": false}')
-        elif "no text" in body:
-            self.answer(200, b'{"reward": 0, "done": false}')
-        elif "no done" in body:
-            self.answer(200, b'{"observation": "x", "reward": 0}')
-        elif "flood" in body:
-            self.answer(200, b'"' + b"x" * (5 << 20) + b'"')
+        else:
+            self.answer(200, next(content for name, content in ANSWERS.items() if name in body))
 
     def answer(self, status: int, content: bytes) -> None:
         self.send_response(status)
@@ -140,6 +140,7 @@ def broken() -> Iterator[str]:
         ("hang up", "/step: "),
         ("teapot", "/step answered 418: short and stout"),
         ("no JSON", "/step answered no JSON: <html>"),
+        ("depth", "/step answered no JSON: [[["),
         ("error", "/step: The task with environment 7 has finished."),
         ("not a number", "/step answered reward nan, which is no number"),
         ("no reward", "/step answered reward None, which is no number"),

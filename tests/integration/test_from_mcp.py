@@ -79,8 +79,10 @@ async def test_sessions_have_processes_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["", "add", "add apple", "add [1]", 'add {"thing": 5}', "steal {}", "add " + "[" * 5000]
-)
+    "action",
+    ["", "add", "add apple", "add [1]", 'add {"thing": 5}', "steal {}", "add " + "[" * 5000,
+     'add {"thing": "\\ud800"}', 'add {"thing": ' + "[" * 300 + "]" * 300 + "}", 'add {"thing": NaN}'],
+)  # fmt: skip
 async def test_what_cannot_be_called_is_answered(action: str) -> None:
     world = SHOP()
     await world.reset(GOALS[0], 0)

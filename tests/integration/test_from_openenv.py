@@ -92,6 +92,7 @@ def error(code: str, message: str) -> str:
 ANSWERS = {
     "sleep": observed({"text": "too late"}),
     "no JSON": "<html>",
+    "depth": "[" * 100_000,
     "a number": "3",
     "bad words": error("VALIDATION_ERROR", "message: too rude"),
     "crash": error("EXECUTION_ERROR", "ZeroDivisionError"),
@@ -123,6 +124,7 @@ def world_at(url: str) -> Any:
         ("hang up", ", step: "),
         ("sleep", "did not answer step within 0.5 s"),
         ("no JSON", ", step: Expecting value"),
+        ("depth", ", step: maximum recursion depth exceeded"),
         ("a number", "answered step with 3"),
         ("crash", "step: EXECUTION_ERROR: ZeroDivisionError"),
         ("infinite", "answered reward inf and done False"),

@@ -15,6 +15,7 @@ from gymfleet_client.errors import (
     EnvironmentFull,
     EpisodeOver,
     ExpertUnavailable,
+    PayloadTooLarge,
     ProblemError,
     StepOutOfOrder,
     Unauthorized,
@@ -24,9 +25,9 @@ from gymfleet_client.errors import (
     UpstreamTimeout,
     ValidationFailed,
 )
-from gymfleet_contracts.frames import ReplyFrame, RequestFrame, decode_reply, encode
+from gymfleet_contracts.frames import MAX_FRAME_BYTES, ReplyFrame, RequestFrame, decode_reply, encode
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult
+from gymfleet_contracts.session import OpenSession, Session, SessionStep, StepResult, ToolCall
 from gymfleet_env_gateway.session_ids import SessionIds
 
 from tests.fixtures import gateway_fleet, tally_environment
@@ -351,6 +352,24 @@ async def test_a_wrong_frame_is_answered_and_harms_no_other_call(running: Runnin
         assert _problem(await socket.recv()) == (9, "/problems/validation")
         await socket.send(encode(RequestFrame(10, "open", body={"env": "maze", "task_index": 0})))
         assert _reply(await socket.recv()).ok["task"]["env"] == "maze"
+
+
+async def test_a_call_that_no_frame_to_an_env_server_holds_is_refused(
+    rest: GatewayClient, stream: SessionStream
+) -> None:
+    session = await stream.open(COUNTER)
+    numbers = ToolCall(
+        name="any", arguments={"numbers": [0.5] * (MAX_FRAME_BYTES // 8)}
+    )  # 4 bytes of JSON each, here 9
+    for call in (
+        rest.step(session.session_id, 0, "x" * (MAX_FRAME_BYTES - 100), timeout_s=5),
+        rest.tool_action(session.session_id, numbers, timeout_s=5),
+    ):
+        with pytest.raises(PayloadTooLarge):  # and the socket, which all callers share, stays open
+            await call
+
+    assert (await stream.step(session.session_id, 0, "x")).observation == "1"
+    await stream.close(session.session_id)
 
 
 async def test_a_session_opened_for_a_client_that_left_is_closed(running: Running, tmp_path: Path) -> None:

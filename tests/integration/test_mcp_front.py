@@ -17,8 +17,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.fixtures import gateway_fleet, peers
 from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.levels_environment import COUNTS
 
 ENVIRONMENTS = ("textcraft", "babyai", "maze", "wordle")
+LEVELS = "tests.fixtures.levels_environment:Levels"
 GENERATIONS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28", "auto": "2026-07-28"}
 TOOLS = ["close", "fork", "renew", "reset", "state", "step"]
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -39,7 +41,7 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     directory = tmp_path_factory.mktemp("mcp")
-    server = gateway_fleet.env_server(directory, *ENVIRONMENTS)
+    server = gateway_fleet.env_server(directory, *ENVIRONMENTS, LEVELS)
     gateways = (gateway_fleet.gateway(directory, [server.url]), gateway_fleet.gateway(directory, [server.url]))
     with gateway_fleet.running(server, *gateways):
         yield Fleet(server, gateways)
@@ -197,6 +199,16 @@ async def test_fork_and_renew(fleet: Fleet, mode: str) -> None:
         assert renewed["expires_in_s"] > 60
         assert len({lease, *(child["session_id"] for child in children)}) == 3
         assert [child["index"] for child in children] == [1, 1]
+
+
+async def test_a_task_is_drawn_of_a_level_with_fewer_tasks_too(fleet: Fleet) -> None:
+    async with connected(f"{fleet.url}/mcp/levels", "auto") as player:
+        drawn = [(await player.call("reset", level="hard", seed=seed))["observation"] for seed in (1, 2, 3, 4, 1)]
+        unknown = await player.fail("reset", level="hard", task_index=40)
+
+    assert set(drawn) <= {f"hard-{number}" for number in range(COUNTS["hard"])}
+    assert drawn[0] == drawn[-1]
+    assert unknown["type"] == "/problems/unknown-task", "no other task takes the place of one that is named"
 
 
 async def test_without_a_selector_a_task_is_drawn_and_a_seed_repeats_it(fleet: Fleet) -> None:

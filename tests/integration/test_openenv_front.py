@@ -20,9 +20,11 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.fixtures import gateway_fleet, peers
 from tests.fixtures.gateway_fleet import ServiceProcess
+from tests.fixtures.levels_environment import COUNTS
 from tests.fixtures.redis_server import RedisServer
 
 ENVIRONMENTS = ("maze", "textcraft", "wordle")
+LEVELS = "tests.fixtures.levels_environment:Levels"
 
 
 class Peer:
@@ -58,7 +60,7 @@ class Peer:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     logs = tmp_path_factory.mktemp("openenv")
-    server = gateway_fleet.env_server(logs, *ENVIRONMENTS, expert_splits='["train", "validation", "test"]')
+    server = gateway_fleet.env_server(logs, *ENVIRONMENTS, LEVELS, expert_splits='["train", "validation", "test"]')
     front = gateway_fleet.gateway(logs, [server.url])
     with gateway_fleet.running(server, front):
         yield front
@@ -133,6 +135,16 @@ def test_a_seed_names_a_task_and_none_draws_one(gateway: ServiceProcess) -> None
     assert by_seed[0] == by_seed[1] != by_seed[2]
     assert by_seed[0].endswith(".train.7")
     assert len(drawn) > 1
+
+
+def test_a_seed_names_a_task_of_a_level_with_fewer_tasks_too(gateway: ServiceProcess) -> None:
+    for seed in (2, 40):  # the default level has so many
+        reset = http("POST", f"{base(gateway, 'levels')}/reset", {"level": "hard", "seed": seed}).json()
+        assert reset["observation"]["text"] == f"hard-{seed % COUNTS['hard']}"
+    drawn = http("POST", f"{base(gateway, 'levels')}/reset", {"level": "hard"})
+    assert drawn.status_code == 200, drawn.text
+    named = http("POST", f"{base(gateway, 'levels')}/reset", {"level": "hard", "task_index": 40})
+    assert named.status_code == 404, "no other task takes the place of one that is named"
 
 
 @pytest.mark.peers
@@ -317,6 +329,16 @@ async def test_who_resumes_takes_the_session_from_the_other(gateway: ServiceProc
             ] == "SESSION_ERROR"
             await first.close()
             assert (await ask(second, {"type": "state"}))["data"]["step_count"] == 1, "nor can the other close it"
+
+
+async def test_who_cannot_resume_takes_nothing_from_the_other(gateway: ServiceProcess) -> None:
+    async with socket(base(gateway)) as first:
+        begun = [await ask(first, {"type": "reset", "data": {"task_index": 5}}) for _ in range(2)]
+        ended, running = (answer["data"]["metadata"]["session_id"] for answer in begun)
+        for env, session_id in (("maze", ended), ("wordle", running)):
+            async with socket(base(gateway, env), f"/ws?session_id={session_id}") as second:
+                assert json.loads(await second.recv())["data"]["code"] == "SESSION_ERROR"
+            assert (await ask(first, {"type": "step", "data": {"message": "move up"}}))["type"] == "observation"
 
 
 async def test_a_session_that_is_not_there_cannot_be_resumed(gateway: ServiceProcess) -> None:

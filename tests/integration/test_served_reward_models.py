@@ -138,6 +138,15 @@ def test_what_is_no_answer_is_a_failure_in_one_line(
     assert len(server.asked) == num_asked
 
 
+def test_an_answer_without_tokens_is_a_failure_of_the_server(server: ChatServer, tokenizer: Path) -> None:
+    server.script.extend([Scripted(b'{"data": [{"index": 0, "data": []}]}')] * 3)
+    table = {"url": base(server), "model": "m", "tokenizer": str(tokenizer), "scores": "turns"}
+
+    (one,) = score(table, [make_trajectory()])
+
+    assert "ServerFailed: the server of 'rm' answered for 0 of " in str(one.reward_error)
+
+
 def test_an_outage_that_passes_costs_nothing(server: ChatServer, tokenizer: Path) -> None:
     server.script.extend([Scripted(status=503), classes(1.25)])
 

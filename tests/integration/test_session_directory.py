@@ -50,6 +50,7 @@ class Registry:
     def __init__(self) -> None:
         self.num_asked = 0
         self.num_replicas = 0
+        self.opening = msgspec.Raw()
         self.answer: Callable[[Op], RawReply] = lambda _: RawReply(0)
 
     def spec(self, env: str) -> EnvironmentSpec | None:
@@ -78,8 +79,10 @@ class Registry:
     async def wait_for_news(self, _timeout_s: float) -> None:
         await asyncio.sleep(0.01)
 
-    async def _request(self, op: Op, *_: Any, **__: Any) -> tuple[RawReply, float]:
+    async def _request(self, op: Op, _: str, body: msgspec.Raw, **__: Any) -> tuple[RawReply, float]:
         self.num_asked += 1
+        if op is Op.OPEN:
+            self.opening = body
         return self.answer(op), 0.0
 
 
@@ -194,6 +197,18 @@ async def test_a_replay_that_shows_the_same_is_where_the_session_lives(
 
 def packed(answer: dict[str, Any], state: str) -> RawReply:
     return RawReply(0, ok=msgspec.Raw(msgspec.msgpack.encode(answer)), state=state)
+
+
+async def test_a_replayed_session_has_the_lease_that_it_had_last(
+    directory: SessionDirectory, registry: Registry
+) -> None:
+    await played(directory)
+    await directory.record_lease("s", "maze", HERE, 900.0)
+    registry.num_replicas, registry.answer = 1, lambda op: packed(*AS_BEFORE.get(op, ({}, "")))
+
+    await directory.seek("s", "maze", CALLER, HERE, DEAD)
+
+    assert msgspec.msgpack.decode(registry.opening)["lease_s"] == 900.0, "its caller relies on it"
 
 
 @pytest.mark.parametrize("seen", [*"abcdef", ""])

@@ -55,21 +55,21 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Figure] = {}
+        self._known: dict[tuple[str, str], Figure] = {}
         try:
-            self._known = {one.key: one for one in _FIGURES.validate_json(path.read_bytes())}
+            self._known = {(one.key, one.metric): one for one in _FIGURES.validate_json(path.read_bytes())}
         except FileNotFoundError:
             pass
         except (OSError, ValidationError) as error:
             raise CliError(f"{path} cannot be read; remove it to measure anew: {error}") from None
 
-    def get(self, key: str) -> Figure | None:
-        """Return a figure measured earlier, if there is one."""
-        return self._known.get(key)
+    def get(self, key: str, metric: str) -> Figure | None:
+        """Return a figure measured earlier, if there is one by this metric."""
+        return self._known.get((key, metric))
 
     def keep(self, figure: Figure) -> None:
         """Keep a figure, even if the command is killed right after."""
-        self._known[figure.key] = figure
+        self._known[figure.key, figure.metric] = figure
         self._path.parent.mkdir(exist_ok=True)
         temporary = self._path.with_suffix(".tmp")
         temporary.write_bytes(_FIGURES.dump_json(list(self._known.values()), indent=2) + b"\n")

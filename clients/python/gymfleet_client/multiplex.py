@@ -15,7 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import websockets
+from gymfleet_contracts import problems
 from gymfleet_contracts.frames import FINISHED, MAX_FRAME_BYTES, RawReply, RawRequest, join_frames, split_frames
+from gymfleet_contracts.problems import Problem
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.http11 import Response
 
@@ -30,6 +32,8 @@ _SWEEP_S: Final = 0.05
 _SERVER_ERROR: Final = 500
 _KEY_REFUSED: Final = (401, 403)
 _NOT_THERE: Final = (OSError, websockets.InvalidHandshake, TimeoutError)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding foreign msgpack raises."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_reply: Final = msgspec.msgpack.Decoder(RawReply).decode
 
@@ -108,7 +112,7 @@ class _Socket:
         except websockets.ConnectionClosed as error:
             reason = f"the connection was lost: {error}"
             sent = error.rcvd is None or error.rcvd.code != FINISHED
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             reason = f"the server sent an unreadable frame: {error}"
             await self._connection.close(code=1003)
         finally:
@@ -264,7 +268,8 @@ class FrameChannel(Connected):
 
         A call that was certainly never sent is sent again; one that may have arrived, only if it is `repeatable`.
         `replies` are the recorded replies of models that a gateway's replay repeats.
-        Raises `DeadlinePassed` after `timeout_s`, `TransportError` if the connection is lost for good.
+        Raises `DeadlinePassed` after `timeout_s`, `TransportError` if the connection is lost for good, and
+        `PayloadTooLarge` for a call that no server would read: it would close the socket instead.
         """
         raw = body if isinstance(body, msgspec.Raw) else msgspec.Raw(_encode(body or {}))
         times_sent = 0
@@ -278,6 +283,8 @@ class FrameChannel(Connected):
                         socket = await link.socket()
                 frame_id = next(self._ids)
                 data = _encode(RawRequest(frame_id, op, session_id, raw, trace, replies))
+                if len(data) > MAX_FRAME_BYTES:
+                    raise problem_error(_too_large(op, len(data)))
                 try:
                     return await socket.call(frame_id, data, deadline), times_sent + 1
                 except _ConnectionLost as error:
@@ -289,6 +296,11 @@ class FrameChannel(Connected):
                     await asyncio.sleep(growing.next_s())
         except TimeoutError:
             raise DeadlinePassed(f"no answer to {op} within {timeout_s:g} s") from None
+
+
+def _too_large(op: str, size_bytes: int) -> Problem:
+    detail = f"the call of {op} has {size_bytes} bytes; a frame has at most {MAX_FRAME_BYTES}"
+    return Problem(type=problems.PAYLOAD_TOO_LARGE, title="The body is too large", status=413, detail=detail)
 
 
 def stream_url(base_url: str) -> str:

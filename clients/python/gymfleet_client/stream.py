@@ -25,7 +25,7 @@ from gymfleet_client._patience import Patience
 from gymfleet_client._retries import repeated
 from gymfleet_client._trace import current_traceparent
 from gymfleet_client.errors import TransportError, UnknownSession, parse_problem, problem_error
-from gymfleet_client.multiplex import FrameChannel
+from gymfleet_client.multiplex import UNREADABLE, FrameChannel
 
 __all__ = ["SessionStream"]
 
@@ -163,8 +163,15 @@ def _at(index: int | None) -> dict[str, Any] | None:
 
 def _result(reply: RawReply) -> Any:
     if reply.failed:
-        raise problem_error(parse_problem(_decode(reply.problem), 500))
-    return _decode(reply.ok) if reply.ok != msgspec.Raw() else None
+        raise problem_error(parse_problem(_decoded(reply.problem), 500))
+    return _decoded(reply.ok) if reply.ok != msgspec.Raw() else None
+
+
+def _decoded(body: msgspec.Raw) -> Any:
+    try:
+        return _decode(body)
+    except UNREADABLE as error:
+        raise TransportError(f"the server's answer is unreadable: {error}") from None
 
 
 def _model(kind: type[M], body: Any) -> M:

@@ -146,7 +146,7 @@ class _FromAgentGym(AsyncEnvironment[int]):
             raise EngineLost(f"{where} answered {response.status_code}: {_told(content.decode(errors='replace'))}")
         try:
             answer = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EngineLost(f"{where} answered no JSON: {_told(content.decode(errors='replace'))}") from None
         if isinstance(answer, dict) and "error" in answer:  # with status 200, as AgentGym's servers do it
             raise EngineLost(f"{where}: {_told(answer['error'])}")

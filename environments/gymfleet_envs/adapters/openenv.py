@@ -93,7 +93,7 @@ class _FromOpenEnv(AsyncEnvironment[int]):
             # A late answer would be taken for the answer to the next action.
             await self._socket.close()
             raise EngineLost(f"{self.url} did not answer {kind} within {self.timeout_s:g} s") from None
-        except (OSError, WebSocketException, ValueError) as error:
+        except (OSError, WebSocketException, ValueError, RecursionError) as error:
             raise EngineLost(f"{self.url}, {kind}: {_told(error)}") from None
         body = frame.get("data") if isinstance(frame, dict) else None
         if not isinstance(body, dict):

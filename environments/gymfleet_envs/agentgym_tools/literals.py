@@ -5,13 +5,17 @@ AgentGym's servers call `eval` on them, so models write Python there: single quo
 
 import ast
 import json
+import re
 import warnings
 from typing import Any, Final, NoReturn
 
 MAX_CHARS: Final = 16_384
 _MAX_DEPTH: Final = 40
 _MAX_NUMBER: Final = 1e15
+_MAX_BITS: Final = 10_000
+"""Size limit of an integer: Python writes out no more than 4,300 digits."""
 _NAMES: Final = {"true": True, "false": False, "null": None}
+_JSON_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Unreadable(ValueError):
@@ -20,12 +24,16 @@ class Unreadable(ValueError):
 
 def read_literal(text: str) -> Any:
     """Return the value that a text spells. Raises `Unreadable`."""
-    if len(text) > MAX_CHARS or _depth(text) > _MAX_DEPTH:
+    if len(text) > MAX_CHARS:
         raise Unreadable
     try:
-        return json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse)
+        if _depth(_JSON_TEXT.sub("", text)) <= _MAX_DEPTH:
+            return value
     except (ValueError, RecursionError):
         pass
+    if _depth(text) > _MAX_DEPTH:
+        raise Unreadable
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes such as "\d", which a model's text may hold
@@ -57,6 +65,8 @@ def _refuse(constant: str) -> NoReturn:
 
 def _value(node: ast.expr) -> Any:  # noqa: PLR0911 - one for each kind of node
     match node:
+        case ast.Constant(value=int() as number) if number.bit_length() > _MAX_BITS:
+            raise Unreadable
         case ast.Constant(value=str() | bool() | int() | float() | None):
             return node.value
         case ast.List(elts=items):

@@ -77,6 +77,8 @@ def _read(env: str, where: str, line: str, configured: bool) -> Published:
     if extra.get("tool", env) != env:
         raise TaskDataError(f"{env}: {where}: it is a task of {extra['tool']!r}")
     config = extra.get("init_config") or {}
+    if not isinstance(config, dict):
+        raise TaskDataError(f"{env}: {where}: init_config is no object")
     if configured and not all(isinstance(config.get(key), str) for key in ("current_date", "current_location")):
         raise TaskDataError(f"{env}: {where}: init_config has no current_date or no current_location")
     return Published(number, goal, str(row.get("difficulty", "")), row["subgoals"], extra["answer"], config)

@@ -20,14 +20,13 @@ _TRAJECTORY: Final = "traj_data.json"
 _INDEX: Final = "games.json"
 _LEVEL: Final = "games"
 _MAX_TRAJECTORY_BYTES: Final = 16 << 20
-_SPLITS: Final[Mapping[str, Split]] = {
-    "train": "train",
-    "valid_train": "train",
-    "valid_seen": "validation",
-    "valid_unseen": "test",
+_FOLDERS: Final[Mapping[str, tuple[Split, str]]] = {
+    "train": ("train", _LEVEL),
+    "valid_train": ("test", "valid_train"),  # AgentGym's test games
+    "valid_seen": ("validation", _LEVEL),
+    "valid_unseen": ("test", _LEVEL),
 }
-
-_SPLITS_BY_NAME: Final[Mapping[str, Split]] = {split: split for split in _SPLITS.values()}
+"""Split and level of the games in each of ALFWorld's folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,13 @@ class GameFile:
 @dataclass(frozen=True, slots=True)
 class _Found:
     path: Path
-    split: Split
+    folder: str
     goal: Goal
 
     @property
     def task(self) -> Task[GameFile]:
-        return Task(self.path.parent.name, self.split, _LEVEL, GameFile(self.path, self.goal))
+        split, level = _FOLDERS[self.folder]
+        return Task(self.path.parent.name, split, level, GameFile(self.path, self.goal))
 
 
 def game_files(data: Path) -> list[Task[GameFile]]:
@@ -75,7 +75,7 @@ def copy_games(source: Path, target: Path) -> None:
         shutil.copyfile(item.path, target / relative)
         goal = item.goal
         entries.append(
-            {"path": relative.as_posix(), "split": item.split, "goal": [goal.task_type, goal.thing, goal.receptacle]}
+            {"path": relative.as_posix(), "folder": item.folder, "goal": [goal.task_type, goal.thing, goal.receptacle]}
         )
     if entries:
         (target / _INDEX).write_text(json.dumps(entries, indent=0))
@@ -84,16 +84,16 @@ def copy_games(source: Path, target: Path) -> None:
 def _walk(data: Path) -> Iterator[_Found]:
     """Yield the games that ALFWorld plays: those of the six types that are marked as solvable."""
     for path in sorted(data.rglob(_GAME)):
-        split = next((_SPLITS[part] for part in reversed(path.parent.parts) if part in _SPLITS), None)
-        if split is None:
-            raise TaskDataError(f"{path} is in none of the folders {', '.join(_SPLITS)}")
+        folder = next((part for part in reversed(path.parent.parts) if part in _FOLDERS), None)
+        if folder is None:
+            raise TaskDataError(f"{path} is in none of the folders {', '.join(_FOLDERS)}")
         goal = _goal(path)
         if goal is None:
             continue
         game = _json(_read(path, MAX_GAME_BYTES), path)
         if game.get("solvable", True):
             parse_game(json.dumps(game).encode(), str(path))
-            yield _Found(path, split, goal)
+            yield _Found(path, folder, goal)
 
 
 def _goal(game: Path) -> Goal | None:
@@ -125,7 +125,9 @@ def _indexed(data: Path, index: Path) -> Iterator[_Found]:
                 raise TaskDataError(f"{index} names {entry['path']!r}, which is outside of {data}")
             if not path.is_file():
                 raise TaskDataError(f"{index} names {entry['path']!r}, which is not there")
-            yield _Found(path, _SPLITS_BY_NAME[entry["split"]], Goal(*map(str, entry["goal"])))
+            if entry["folder"] not in _FOLDERS:
+                raise KeyError(entry["folder"])
+            yield _Found(path, entry["folder"], Goal(*map(str, entry["goal"])))
     except (KeyError, TypeError, AttributeError) as error:
         raise TaskDataError(f"{index} is damaged ({error}); import the games again") from None
 

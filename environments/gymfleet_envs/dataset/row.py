@@ -80,7 +80,7 @@ def _messages(told: Any, options: DatasetOptions, place: str) -> tuple[Message, 
     for number, message in enumerate(listed):
         role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
         where = f"{place}: {key}.{number}"
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise TaskDataError(f"{where}.role is {str(role)[:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(content, str) or not content.strip():
             raise TaskDataError(f"{where}.content is no text, or empty")

@@ -12,7 +12,10 @@ _ITEM: Final = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*+)'|\"((?:[^\"\\]|\\.)*+)\"|(
 
 
 def read_answer(text: str) -> list[str]:
-    """Return the items of `["a", "b"]`, or of `[('a',), (2,)]` as MySQL prints rows; else the text as the only item."""
+    """Return the items of `["a", "b"]`, or the cells of `[["a", 1]]` or of `[('a', 1)]` as MySQL prints rows.
+
+    Any other text is the only item.
+    """
     text = text.strip()
     if text.startswith("([") and text.endswith("])"):  # answer(["a"])
         text = text[1:-1]
@@ -20,8 +23,10 @@ def read_answer(text: str) -> list[str]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
-        return [_as_text(item) for item in value]
+    if isinstance(value, list):
+        items = [cell for row in value for cell in (row if isinstance(row, list) else [row])]
+        if not any(isinstance(item, list | dict) for item in items):
+            return [_as_text(item) for item in items]
     if len(text) >= 2 and text[0] + text[-1] in ("[]", "()"):
         return _items(text[1:-1])
     return [text]

@@ -34,9 +34,9 @@ def compare_two(node: exp.Expr) -> None:
         return
     one, other = node.this, node.expression
     if is_number(one) and not is_number(other):
-        _as_number(other)
+        as_number(other)
     elif is_number(other) and not is_number(one):
-        _as_number(one)
+        as_number(one)
     elif not is_number(one) and not _has_collation(other):
         _collate(node)
 
@@ -49,7 +49,7 @@ def compare_range(node: exp.Expr) -> None:
         _collate(node)
     for part, number in zip(parts, numbers, strict=True):
         if any(numbers) and not number:
-            _as_number(part)
+            as_number(part)
 
 
 def compare_members(node: exp.Expr) -> None:
@@ -58,9 +58,9 @@ def compare_members(node: exp.Expr) -> None:
     if is_number(node.this):
         for member in node.expressions:
             if not is_number(member):
-                _as_number(member)
+                as_number(member)
     elif all(map(is_number, members)):
-        _as_number(node.this)
+        as_number(node.this)
     else:
         _collate(node)
 
@@ -103,7 +103,8 @@ def _has_collation(node: exp.Expr) -> bool:
     return isinstance(node, _COLLATED) or (isinstance(node, exp.Cast) and node.to.this == exp.DType.BINARY)
 
 
-def _as_number(node: exp.Expr) -> None:
+def as_number(node: exp.Expr) -> None:
+    """Rewrite a text as the number that it begins with."""
     if not isinstance(node, _UNCAST):
         cast = exp.Cast(to=exp.DataType(this=exp.DType.DOUBLE))
         node.replace(cast)

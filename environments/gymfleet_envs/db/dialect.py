@@ -1,6 +1,7 @@
 """MySQL's dialect on SQLite: a statement's tree is rewritten where SQLite differs, then sqlglot writes it as text."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, ClassVar, Final
 
 from sqlglot import exp
@@ -10,12 +11,23 @@ from sqlglot.generator import Generator
 from sqlglot.generators.sqlite import SQLiteGenerator
 
 from gymfleet_envs.db.collation import COLLATION
-from gymfleet_envs.db.comparisons import collated, compare_members, compare_range, compare_two
+from gymfleet_envs.db.comparisons import (
+    as_number,
+    collated,
+    compare_members,
+    compare_range,
+    compare_two,
+    is_number,
+)
 from gymfleet_envs.db.database import DATABASE
 from gymfleet_envs.sqlite.guard import StatementFailed
 
 _RENAMED: Final = frozenset(("left", "right", "if", "format", "isnull"))
 """Functions whose names SQLite's grammar reserves, or gives another meaning."""
+_OF_NUMBERS: Final = frozenset(
+    ("ceil", "ceiling", "exp", "floor", "ln", "log", "log10", "log2", "mod", "pow", "power", "sign", "sqrt")
+)
+"""Functions that give NULL in SQLite for a text that is more than a number, such as `1,200`."""
 _TYPES: Final = {
     exp.DType.BIGINT: exp.DType.BIGINT,
     exp.DType.UBIGINT: exp.DType.BIGINT,
@@ -70,13 +82,35 @@ def to_sqlite(tree: exp.Expr) -> str:
 
 
 def _call(node: exp.Anonymous) -> None:
-    if node.name.lower() in _RENAMED:
-        node.set("this", f"mysql_{node.name.lower()}")
+    name, arguments = node.name.lower(), list(node.expressions)
+    # SQLite's ROUND takes a negative number of places for 0.
+    rounds = name == "round" and len(arguments) == 2 and not _is_plain(arguments[1])
+    if rounds or name in _RENAMED:
+        node.set("this", f"mysql_{name}")
+    if rounds or name in _OF_NUMBERS:
+        for argument in arguments:
+            if not is_number(argument):
+                as_number(argument)
+
+
+def _is_plain(node: exp.Expr) -> bool:
+    """Whether an expression is a number without a sign."""
+    return isinstance(node, exp.Literal) and not node.is_string
+
+
+def _substring(node: exp.Substring) -> None:
+    """Rewrite a part of a text that may begin at 0 or before the text, where SQLite differs."""
+    start: exp.Expr = node.args["start"]
+    if not _is_plain(start) or start.name == "0":
+        parts = [part for part in (node.this, start, node.args.get("length")) if part is not None]
+        node.replace(exp.Anonymous(this="MID", expressions=parts))
 
 
 def _cast(node: exp.Cast) -> None:
     kind = node.to.this
     if kind in _TYPES:
+        if _TYPES[kind] == exp.DType.BIGINT and is_number(node.this):  # a number is rounded, a text is cut
+            node.set("this", exp.Anonymous(this="ROUND", expressions=[node.this]))
         node.set("to", exp.DataType(this=_TYPES[kind]))
     elif kind == exp.DType.DECIMAL:
         sizes = node.to.expressions
@@ -156,7 +190,12 @@ def _insert(node: exp.Insert) -> None:
     if isinstance(node.this, exp.Schema) and not node.this.expressions:
         node.set("this", node.this.this)
     values = node.expression
+    if isinstance(values, exp.Select):
+        for selected in list(values.expressions):
+            _store(selected.unalias())
     if isinstance(values, exp.Values):
+        for value in [value for row in values.expressions for value in row.expressions]:
+            _store(value)
         values.set("alias", None)
         if not values.expressions[0].expressions:
             node.set("expression", None)
@@ -167,6 +206,29 @@ def _update(node: exp.Update) -> None:
     """Drop table names in assignments: SQLite assigns only to the one table's columns and takes no table name there."""
     for assignment in node.expressions:
         assignment.this.set("table", None)
+        _store(assignment.expression)
+
+
+def _store(value: exp.Expr) -> None:
+    """Rewrite a number that becomes the text of a column: MySQL keeps 1.50 as it is written.
+
+    What it computes from texts is a double, which it writes as 7 and not as 7.0.
+    """
+    digits = value.this if isinstance(value, exp.Neg) else value
+    if isinstance(digits, exp.Literal) and not digits.is_string and digits.name.replace(".", "", 1).isdecimal():
+        sign = "-" if isinstance(value, exp.Neg) else ""
+        value.replace(exp.Literal.string(f"{sign}{Decimal(digits.name):f}"))
+    elif is_number(value) and any(map(_is_approximate, value.walk())):
+        call = exp.Anonymous(this="MYSQL_STORED")
+        value.replace(call)
+        call.set("expressions", [value])
+
+
+def _is_approximate(part: exp.Expr) -> bool:
+    """Whether what is computed from this is a double and no decimal: it is a text, or has an exponent."""
+    return isinstance(part, exp.Column) or (
+        isinstance(part, exp.Literal) and (part.is_string or "e" in part.name.lower())
+    )
 
 
 def _delete(node: exp.Delete) -> None:
@@ -191,6 +253,7 @@ _REWRITES: Final[dict[type[exp.Expr], Callable[[Any], None]]] = {
     exp.Join: _join,
     exp.Select: _select,
     exp.StrPosition: _position,
+    exp.Substring: _substring,
     exp.Update: _update,
     exp.Var: _default,
     exp.Xor: _xor,

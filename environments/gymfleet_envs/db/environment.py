@@ -57,7 +57,7 @@ class DBBench(Environment[DbTask]):
     def __init__(self) -> None:
         self._task: DbTask
         self._database: Database
-        self._operated = False
+        self._num_operations = 0
         self._score = 0.0
         self._over = False
 
@@ -108,15 +108,15 @@ class DBBench(Environment[DbTask]):
             observation = self._database.execute(wanted.sql)
         except Refused as error:
             return Outcome(f"Invalid operation: {error}.", action_valid=False)
-        self._operated = True
+        self._num_operations += 1
         return Outcome(observation)
 
     def expert(self) -> ExpertMove | None:
         """The gold statement and the gold answer."""
         if self._over:
             return None
-        gold_runs = self._operated or self._task.changes or self._gold_runs()
-        return next_move(self._task, operated=self._operated, gold_runs=gold_runs)
+        gold_runs = self._num_operations > 0 or self._task.changes or self._gold_runs()
+        return next_move(self._task, num_operations=self._num_operations, gold_runs=gold_runs)
 
     def snapshot(self) -> Self:
         """A copy of the database; all else is immutable."""

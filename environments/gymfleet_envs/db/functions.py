@@ -2,9 +2,11 @@
 
 import hashlib
 import math
+import re
 import sqlite3
 from collections.abc import Callable
 from datetime import date, datetime
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache, wraps
 from typing import Any, Final
 
@@ -17,6 +19,11 @@ _CODES: Final = {
     "s": "%S", "S": "%S", "W": "%A", "a": "%a", "p": "%p", "h": "%I", "j": "%j", "T": "%H:%M:%S", "%": "%%",
 }  # fmt: skip
 """MySQL's date codes, translated to Python's."""
+_LEADING_NUMBER: Final = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
+"""The part of a text that counts where MySQL takes it for a number."""
+_WHOLE: Final = 2**31
+_MOST_PLAIN: Final = 1e15
+"""The number from which on MySQL writes an exponent."""
 _UNPADDED: Final = {"e": "day", "c": "month"}
 
 Value = str | int | float | bytes | None
@@ -48,7 +55,7 @@ def _null_if_wrong(function: Callable[..., Any]) -> Callable[..., Value]:
     def call(*values: Value) -> Value:
         try:
             result: Value = function(*values)
-        except (ValueError, OverflowError, IndexError):
+        except (ValueError, ArithmeticError, IndexError):
             return None
         return result
 
@@ -66,6 +73,9 @@ def _null_if_any_is(function: Callable[..., Any]) -> Callable[..., Value]:
 
 
 def _text(value: Value) -> str:
+    """Return a value as a text, as MySQL writes it: 7 where Python writes 7.0."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < _MOST_PLAIN else repr(value).replace("e+", "e")
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -108,6 +118,17 @@ def _right(text: Value, count: Value) -> str:
     return _text(text)[-number:] if number > 0 else ""
 
 
+def _mid(text: str, start: int, count: int) -> str:
+    """Return `count` characters from `start` on, counted from 1, or from the end if negative; nothing from 0 on."""
+    begin = start - 1 if start > 0 else len(text) + start
+    return "" if start == 0 or begin < 0 else text[begin:][: max(0, count)]
+
+
+def _round(number: float, places: int) -> float:
+    unit = Decimal(1).scaleb(-min(30, max(-30, places)))
+    return float((Decimal(repr(number)) / unit).quantize(Decimal(1), ROUND_HALF_UP) * unit)
+
+
 def _truncate(number: Value, places: Value) -> float:
     scale = 10.0 ** min(15, max(-15, int(_text(places))))
     return int(float(_text(number)) * scale) / scale
@@ -124,7 +145,8 @@ def _field(value: Value, *values: Value) -> int:
 
 def _if(condition: Value, yes: Value, no: Value) -> Value:
     if isinstance(condition, str):
-        return yes if condition.strip() not in ("", "0") else no
+        found = _LEADING_NUMBER.match(condition)
+        return yes if found and float(found[0]) else no
     return yes if condition else no
 
 
@@ -169,7 +191,8 @@ _STRICT: Final[dict[str, Callable[..., Any]]] = {
     "mysql_left": lambda text, count: _text(text)[: max(0, int(float(_text(count))))],
     "mysql_right": _right,
     "mysql_format": _grouped,
-    "mid": lambda text, start, count: _text(text)[int(_text(start)) - 1 :][: int(_text(count))],
+    "mid": lambda text, start, count=_WHOLE: _mid(_text(text), int(float(_text(start))), int(float(_text(count)))),
+    "mysql_round": lambda number, places: _round(float(_text(number)), int(float(_text(places)))),
     "char_length": lambda text: len(_text(text)),
     "character_length": lambda text: len(_text(text)),
     "ucase": lambda text: _text(text).upper(),
@@ -198,6 +221,7 @@ _STRICT: Final[dict[str, Callable[..., Any]]] = {
 _LENIENT: Final[dict[str, Callable[..., Any]]] = {
     "concat_ws": _concat_ws,
     "field": _field,
+    "mysql_stored": lambda value: _text(value) if isinstance(value, float) else value,
     "mysql_isnull": lambda value: int(value is None),
     "mysql_if": _if,
 }

@@ -4,6 +4,7 @@ import copy
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Self
 
 from gymfleet_envs.function_calling.calls import Call, one_written, read_calls, written
@@ -53,7 +54,7 @@ class Play:
             return self._lost(f"A reply makes at most {CALLS_PER_STEP} calls. The task is over.")
         shown = []
         later = {name for turn in self._task.turns[self._number + 1 :] for name in turn.gives}
-        for call in calls:
+        for call in (replace(call, unnamed=()) for call in calls):
             result = undefined(call) if call.name in later else self._world.call(call)
             if self._world.is_too_large:
                 return self._lost("The calls have made too much data. The task is over.")

@@ -103,13 +103,20 @@ def _as_text(result: Any) -> str:
 def _excess(call: Call) -> str | None:
     """Return the answer to arguments with which some of BFCL's methods would compute for hours."""
     for name in ("precision", "decimal_places"):
-        places = call.arguments.get(name, 0)
-        if isinstance(places, int) and abs(places) > _MAX_DIGITS:
+        if _whole(call.arguments.get(name, 0)) > _MAX_DIGITS:
             return f"{ERROR}{name} must be at most {_MAX_DIGITS}"
     base, exponent = call.arguments.get("base"), call.arguments.get("exponent")
     if isinstance(base, int) and isinstance(exponent, int) and _bits(base, exponent) > _MAX_BITS:
         return f"{ERROR}the result is too large"
     return None
+
+
+def _whole(value: Value) -> int:
+    """Return the size of a number as mpmath reads it, which takes texts and fractions for whole numbers."""
+    try:
+        return abs(int(value))
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _bits(base: int, exponent: int) -> float:

@@ -208,7 +208,9 @@ class SciTasks:
         """Return a task by its place in the list."""
         table = self._table(split, level)
         if not 0 <= index < len(table):
-            raise UnknownTask(f"sciworld has {len(table)} {split} tasks in {level}; index {index} is outside")
+            raise UnknownTask(
+                f"sciworld has {len(table)} {split} tasks in {level}; index {index} is outside", count=len(table)
+            )
         return table[index]
 
     def by_id(self, task_id: str) -> Task[SciTask]:

@@ -55,6 +55,8 @@ def _task(read: Published, workbook: Workbook, rule: Rule, data: Path) -> SheetT
         table = None
     if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
         raise TaskDataError(f"{where}: answer is no table as JSON")
+    if len(set(map(len, table))) > 1:
+        raise TaskDataError(f"{where}: answer is a table with rows of different lengths")
     plans = (_rewriting(meant[1], table, workbook), _reference(meant[1], read.subgoals))
     plan = max(plans, key=lambda plan: _worth(plan, workbook, meant[1], table))
     return SheetTask(read.goal, workbook, meant[1], json.dumps(table), rule, plan)

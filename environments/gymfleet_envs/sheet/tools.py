@@ -1,6 +1,7 @@
 """AgentGym's sheet tools on a workbook. Refusals have its server's words, for gspread's errors and its own."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -24,8 +25,8 @@ _FREEZES: Final = "Error: the dimension should be one of the rows/columns"
 _DELETES: Final = "Wrong dimension, please choose from row/col"
 _ORDERS: Final = "Either 'asc' or 'des' should be specified as sort order."
 _MAX_PATTERN: Final = 400
-_SEARCH_S: Final = 0.05
-"""Time limit of a pattern on one cell: some patterns never end."""
+_SEARCH_S: Final = 0.5
+"""Time limit of a search of all cells: some patterns never end."""
 _MAX_CELLS: Final = 24_000
 _MAX_FREEZE: Final = 100
 
@@ -244,19 +245,26 @@ def _filter(sheet: Sheet, arguments: Any) -> _Answer:
     if len(pattern) > _MAX_PATTERN:
         raise ValueError(f"a pattern has at most {_MAX_PATTERN} characters")
     in_row, in_column = (_optional(arguments, name) for name in ("in_row", "in_column"))
+    until = time.monotonic() + _SEARCH_S
     try:
         compiled = regex.compile(pattern)
         found = [
             address(i, j)
             for i, row in enumerate(sheet.shown())
             for j, text in enumerate(row)
-            if in_row in (None, i) and in_column in (None, j) and compiled.search(text, timeout=_SEARCH_S)
+            if in_row in (None, i) and in_column in (None, j) and _fits(compiled, text, until)
         ]
     except regex.error as error:
         raise ValueError(str(error)) from None
     except (TimeoutError, RecursionError, MemoryError, OverflowError):
         raise ValueError("the pattern takes too long") from None
     return sheet, found
+
+
+def _fits(pattern: regex.Pattern[str], text: str, until: float) -> bool:
+    if (left := until - time.monotonic()) <= 0:
+        raise TimeoutError
+    return pattern.search(text, timeout=left) is not None
 
 
 def _optional(arguments: Any, name: str) -> int | None:

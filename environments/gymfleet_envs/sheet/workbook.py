@@ -86,7 +86,7 @@ class Sheet:
 
     def with_rows(self, at: int, values: Sequence[Sequence[Value]]) -> "Sheet":
         """Return the sheet with rows inserted at an index, in the formats of the row that they push down or follow."""
-        if len(self.rows) + len(values) > MAX_ROWS or any(len(row) > MAX_COLUMNS for row in values):
+        if max(at, len(self.rows)) + len(values) > MAX_ROWS or any(len(row) > MAX_COLUMNS for row in values):
             raise TooLarge(f"a sheet has at most {MAX_ROWS} rows and {MAX_COLUMNS} columns")
         like = self.rows[at] if at < len(self.rows) else self.rows[-1] if self.rows else ()
         formats = [cell.shown_as for cell in like] + [EMPTY.shown_as] * MAX_COLUMNS
@@ -114,7 +114,7 @@ class Sheet:
     def with_columns(self, at: int, values: Sequence[Sequence[Value]]) -> "Sheet":
         """Return the sheet with columns inserted at an index."""
         height = max([len(self.rows), *map(len, values)])
-        if height > MAX_ROWS or max(map(len, self.rows), default=0) + len(values) > MAX_COLUMNS:
+        if height > MAX_ROWS or max([at, *map(len, self.rows)]) + len(values) > MAX_COLUMNS:
             raise TooLarge(f"a sheet has at most {MAX_ROWS} rows and {MAX_COLUMNS} columns")
         rows = []
         for row in range(height):

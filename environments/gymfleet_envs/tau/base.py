@@ -117,7 +117,7 @@ class TauEnvironment(Environment[TauTask]):
             return self._respond(call)
         known = call.name in self.functions
         observation = _unicode(execute(self.functions, self._data, call))
-        info: dict[str, JsonValue] = {"source": call.name}
+        info: dict[str, JsonValue] = {"source": _unicode(call.name)}
         if call.name == TRANSFER:
             return self._end(observation, info)
         return Outcome(observation, action_valid=known, info=info)

@@ -18,9 +18,11 @@ _MAX_SEED: Final = 2**15
 _MAX_CHARS: Final = 100
 _MAX_BYTES: Final = 1 << 20
 _MISSING: Final = "the package jericho is missing; install gymfleet[env-alfworld]"
-_NOT_PLAY: Final = frozenset({
+_READ_LETTERS: Final = 6
+"""The letters of a word that the oldest games read: to them, `scripting` is `script`."""
+_NOT_PLAY: Final = frozenset(word[:_READ_LETTERS] for word in (
     "save", "restore", "restart", "quit", "q", "undo", "script", "unscript", "transcript", "record", "replay",
-})  # fmt: skip
+))  # fmt: skip
 """Words that leave the game or access files, anywhere in a command."""
 
 
@@ -111,7 +113,8 @@ class Interpreter:
         """Return the game's answer; for a text that is not a game command, do nothing and return None."""
         command = " ".join(text.split())
         printable = command.isascii() and command.isprintable()
-        if not printable or len(command) > _MAX_CHARS or _NOT_PLAY & set(re.findall(r"[a-z]+", command.lower())):
+        read = {word[:_READ_LETTERS] for word in re.findall(r"[a-z]+", command.lower())}
+        if not printable or len(command) > _MAX_CHARS or _NOT_PLAY & read:
             return None
         return _tidy(self._frotz.step(command)[0])
 

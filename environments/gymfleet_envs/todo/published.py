@@ -90,7 +90,11 @@ def _item(task_id: str, order: int, task: dict[str, Any]) -> Item:
 def _status(answer: Any, where: str) -> Status:
     try:
         projects = tuple(tuple(project[key] for key in _PROJECT) for project in answer["projects"])
-        return projects, tuple(tuple(task[key] for key in _TASK) for task in answer["tasks"])
+        tasks = tuple(tuple(task[key] for key in _TASK) for task in answer["tasks"])
+        for task in tasks:
+            if not is_date(task[-1]):
+                raise TaskDataError(f"{where}: answer has a task with the due_date {task[-1]!r}, which is no day")
+        return projects, tasks
     except (TypeError, KeyError) as error:
         raise TaskDataError(f"{where}: answer is no account with projects and tasks ({error!r})") from None
 

@@ -30,7 +30,7 @@ class Recorded:
         """See `Service`."""
         if name.lower() not in self._places:
             raise Refused(MISSING)
-        return dict(self._places[name.lower()])
+        return _shown(self._places[name.lower()])
 
     def series(self, kind: Series, latitude: float, longitude: float, start: str, end: str) -> dict[str, Any]:
         """See `Service`."""
@@ -45,7 +45,14 @@ class Recorded:
         away = [distance_km((latitude, longitude), (entry[0], entry[1])) for entry in recorded]
         if not away or min(away) >= _SAME_KM:
             raise Refused(MISSING)
-        return dict(recorded[away.index(min(away))][2])
+        return _shown(recorded[away.index(min(away))][2])
+
+
+def _shown(result: Any) -> dict[str, Any]:
+    """Return the data of a response. Raises `Refused` with a response that is a text, such as an error."""
+    if not isinstance(result, dict):
+        raise Refused(str(result))
+    return dict(result)
 
 
 def distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:

@@ -217,6 +217,8 @@ class _Tagged(CallSyntax):
     """The text between the end of one argument and the name of the next."""
     close: str
     """The text after the end of the last argument."""
+    escapes: bool
+    """Whether string arguments with special characters are written as XML writes them."""
 
     @classmethod
     def of(cls, one: str, written: Written) -> "_Tagged | None":
@@ -235,7 +237,9 @@ class _Tagged(CallSyntax):
         if not others or not close:
             return None
         texts, between = (lead, behind), middle[len(behind) :]
-        return cls(_Literal(before), _Literal(named), _Literal(bare[1]), texts, frozenset(others), between, close)
+        escapes = lead + _NASTY not in written(ToolCall(name=NAME, arguments={KEYS[0]: _NASTY}))
+        literals = _Literal(before), _Literal(named), _Literal(bare[1])
+        return cls(*literals, texts, frozenset(others), between, close, escapes)
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Found | None:
         for start, begin in self.before.places(text):
@@ -275,12 +279,12 @@ class _Tagged(CallSyntax):
             return None
         form, (key_end, begin) = min(leads, key=lambda lead: lead[1][0])
         key = text[place:key_end].strip()
-        is_text = form == self.texts if self.texts not in self.others else _is_text(kinds.get(key))
-        valued = self._value(text, begin, form[1].replace("{key}", key), is_text=is_text) if key else None
+        kind = kinds.get(key) if self.texts in self.others else {"type": "string"} if form == self.texts else {}
+        valued = self._value(text, begin, form[1].replace("{key}", key), _types(kind)) if key else None
         return None if valued is None else (key, *valued)
 
-    def _value(self, text: str, begin: int, behind: str, *, is_text: bool) -> tuple[Any, int, bool] | None:
-        """Return a value, where it ends, and whether it is the last one."""
+    def _value(self, text: str, begin: int, behind: str, types: frozenset[str]) -> tuple[Any, int, bool] | None:
+        """Return a value of one of these types of JSON Schema, where it ends, and whether it is the last one."""
         literals = ((behind + self.between, False), (behind + self.close, True))
         place = begin
         for _ in range(_MAX_TRIES):
@@ -292,12 +296,12 @@ class _Tagged(CallSyntax):
             if not ends:
                 return None
             stop, after, is_last = min(ends, key=lambda end: (end[0], -end[1]))
-            raw = _unescaped(text[begin:stop])
-            if is_text:
+            raw = _unescaped(text[begin:stop]) if self.escapes else text[begin:stop]
+            if types == {"string"}:
                 return raw, after, is_last
             value = _PYTHON.get(raw.strip(), _decoded(raw))
             if value is not None or raw.strip() in ("null", "None"):
-                return value, after, is_last
+                return raw if "string" in types and not types & _types_of(value) else value, after, is_last
             if behind:
                 return raw, after, is_last
             place = after  # a comma inside of a list
@@ -451,9 +455,28 @@ def _split(text: str, parts: Sequence[str]) -> list[str] | None:
     return [*found, text[place:]]
 
 
-def _is_text(schema: Any) -> bool:
-    """Return whether an argument's schema asks for a string."""
-    return isinstance(schema, dict) and schema.get("type") == "string"
+def _types(schema: Any, depth: int = 4) -> frozenset[str]:
+    """Return the types that an argument's schema allows; none if it does not say."""
+    if not isinstance(schema, dict) or not depth:
+        return frozenset()
+    given = schema.get("type")
+    if isinstance(given, str | list):
+        return frozenset(one for one in ([given] if isinstance(given, str) else given) if isinstance(one, str))
+    if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
+        return frozenset().union(*(_types_of(value) for value in values))
+    choices = schema.get("anyOf", schema.get("oneOf"))
+    found = [_types(one, depth - 1) for one in choices] if isinstance(choices, list) else []
+    return frozenset().union(*found) if all(found) else frozenset()
+
+
+def _types_of(value: Any) -> frozenset[str]:
+    """Return the types of JSON Schema that a value has."""
+    if isinstance(value, bool):
+        return frozenset({"boolean"})
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return frozenset({"integer", "number"})
+    names = {str: "string", float: "number", list: "array", dict: "object", type(None): "null"}
+    return frozenset({names[type(value)]})
 
 
 def _unescaped(raw: str) -> str:

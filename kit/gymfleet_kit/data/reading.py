@@ -13,6 +13,8 @@ from gymfleet_kit.data.chunks import MAX_RECORD_BYTES, Chunk, DataError, chunks
 
 __all__ = ["DataError", "Found", "parsed", "records"]
 _MAX_SHOWN: Final = 1 << 16
+_OF_A_CALL: Final = ("arguments", "parameters")
+"""The keys of objects whose own keys differ from function to function."""
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -47,13 +49,31 @@ def parsed(chunk: Chunk) -> Iterator[Found]:
         from gymfleet_kit.data.tables import rows  # noqa: PLC0415 - light services are without pyarrow
 
         for number, row in enumerate(rows(chunk.content), chunk.first):
-            yield Found(chunk.place(number), row)
+            yield Found(chunk.place(number), row if "rest_json" in row else _told(row))  # our episodes call nothing
         return
     lines = chunk.content.split(b"\n")
     for number, line in enumerate(lines, chunk.first):
         if line and not line.isspace():
             last = number - chunk.first == len(lines) - 1
             yield _line(chunk.place(number), line, cut=last and chunk.word == "line")
+
+
+def _told(given: dict[str, JsonValue], *, of_a_call: bool = False) -> dict[str, JsonValue]:
+    """Return a table's object without the keys that calls and declarations in it have only from other rows.
+
+    The objects of a column have the keys of all rows, and null for those that they lack.
+    """
+    return {
+        key: _part(value, of_a_call=of_a_call or key in _OF_A_CALL)
+        for key, value in given.items()
+        if value is not None or not of_a_call
+    }
+
+
+def _part(value: JsonValue, *, of_a_call: bool) -> JsonValue:
+    if isinstance(value, list):
+        return [_part(one, of_a_call=of_a_call) for one in value]
+    return _told(value, of_a_call=of_a_call) if isinstance(value, dict) else value
 
 
 def _line(place: str, line: bytes, *, cut: bool) -> Found:

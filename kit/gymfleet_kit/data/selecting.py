@@ -12,6 +12,8 @@ from gymfleet_contracts.conversation import Record
 from gymfleet_contracts.data_records import DataRecord, Form, Preference, TaskRow, form_of
 
 from gymfleet_kit.data.chunks import Chunk, DataError, Position, chunks
+from gymfleet_kit.data.conversion import in_form
+from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import CheckedConverter
 from gymfleet_kit.data.filtering import CheckedFilter
 from gymfleet_kit.data.outputs import Output
@@ -74,7 +76,7 @@ class Selection:
     ) -> None:
         place = 0
         for chunk, done in self._chunks(number, num_passes):
-            chosen: list[tuple[Found, DataRecord]] = []
+            chosen: list[tuple[Found, Record]] = []
             for found, record in converted(chunk, self.converter, done):
                 if number == 0:
                     kept.append(_learnable(found, record, done))
@@ -83,15 +85,25 @@ class Selection:
                     if kept[place]:
                         chosen.append((found, record))
                 place += 1
-            if number == num_passes - 1:
-                done.counts["written"] += len(chosen)
-                output.append(
-                    stored(chosen, self.form, done, is_table=output.is_table, as_found=self.converter.is_ours)
-                )
-                self.counts["written"] += done.counts["written"]
             if number == 0:
                 self.counts["read"] += done.counts["read"]
-            self._reject(done, rejected, again=number > 0)
+            else:
+                done.rejected.clear()  # the first pass found the same
+            if number == num_passes - 1:
+                formed = list(self._formed(chosen, done))
+                done.counts["written"] += len(formed)
+                as_found = self.converter.is_ours and self.form is None
+                output.append(stored(formed, self.form, done, is_table=output.is_table, as_found=as_found))
+                self.counts["written"] += done.counts["written"]
+            self._reject(done, rejected)
+
+    def _formed(self, chosen: Sequence[tuple[Found, Record]], done: Done) -> Iterator[tuple[Found, DataRecord]]:
+        """Yield kept records in the form to write; those that do not take it are added to `done.rejected`."""
+        for found, one in chosen:
+            try:
+                yield found, in_form(one, self.form)
+            except UnusableRecord as error:
+                done.rejected.append(Rejected(found.place, str(error), found.shown))
 
     def _asked(self, one: "_Pass", record: Record) -> bool:
         if one.noting is not None:
@@ -116,9 +128,9 @@ class Selection:
                 yield end, Done(rejected=[Rejected(head, reason)])
             before += path.stat().st_size
 
-    def _reject(self, done: Done, rejected: Output, *, again: bool) -> None:
-        """Report unusable records; a later pass finds the same as the first one."""
-        for one in done.rejected if not again else ():
+    def _reject(self, done: Done, rejected: Output) -> None:
+        """Report unusable records."""
+        for one in done.rejected:
             if self.strict:
                 raise DataError(f"{one.place}: {one.reason}")
             self.counts["rejected"] += 1

@@ -88,12 +88,7 @@ CallsDep = Annotated[SessionCalls, Depends(_calls)]
 
 async def open_session(request: Request, body: OpenSession, calls: CallsDep) -> Response:
     """Open a session and return its first observation."""
-    opened = await calls.call(Op.OPEN, "", _encoded(body))
-    if await request.is_disconnected():  # the caller gave up while it waited: nobody knows the session's id
-        with suppress(ServiceError):
-            for session_id in made_sessions(opened):
-                await calls.call(Op.CLOSE, session_id, NO_BODY)
-    return _json(opened, status.HTTP_201_CREATED)
+    return await _made(request, await calls.call(Op.OPEN, "", _encoded(body)), calls)
 
 
 async def step(session_id: str, body: Step, calls: CallsDep) -> Response:
@@ -118,9 +113,9 @@ async def step_many(
     return Response(_encode_json(results), media_type="application/json")
 
 
-async def fork(session_id: str, body: Fork, calls: CallsDep) -> Response:
+async def fork(session_id: str, request: Request, body: Fork, calls: CallsDep) -> Response:
     """Create children in the session's exact state."""
-    return _json(await calls.call(Op.FORK, session_id, _encoded(body)), status.HTTP_201_CREATED)
+    return await _made(request, await calls.call(Op.FORK, session_id, _encoded(body)), calls)
 
 
 async def lease(session_id: str, body: RenewLease, calls: CallsDep) -> Response:
@@ -221,6 +216,15 @@ async def _result_or_problem(calls: SessionCalls, item: SessionStep) -> Any:
         return _decode(await calls.call(Op.STEP, item.session_id, body))
     except ServiceError as error:
         return error.problem().model_dump(mode="json", exclude_none=True)
+
+
+async def _made(request: Request, ok: msgspec.Raw, calls: SessionCalls) -> Response:
+    """Return the answer of a call that made sessions; close them if its caller gave up while it waited."""
+    if await request.is_disconnected():  # nobody knows their ids
+        for session_id in made_sessions(ok):
+            with suppress(ServiceError):
+                await calls.call(Op.CLOSE, session_id, NO_BODY)
+    return _json(ok, status.HTTP_201_CREATED)
 
 
 def _encoded(body: BaseModel) -> msgspec.Raw:

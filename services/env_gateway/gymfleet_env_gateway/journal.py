@@ -153,6 +153,7 @@ class JournalHeader(msgspec.Struct, frozen=True, array_like=True):
     task_id: str
     seed: int
     lease_s: float
+    """The lease that it began with; in a journal that is read, the one that it had last."""
     observed: bytes
     state: bytes = b""
     """A hash of the digest of the state behind the observation; empty where the environment reports none."""
@@ -277,10 +278,10 @@ class Journal:
         server, entries = await self._ask(self._read(keys=[_PREFIX + session_id]))
         if len(entries) < _HEAD:
             return None
-        location, _, tries, killed, recoveries, voucher, sealed, record, *steps = entries
+        location, lease_ms, tries, killed, recoveries, voucher, sealed, record, *steps = entries
         return JournalEntries(
             _location(location),
-            _decode_record(record),
+            msgspec.structs.replace(_decode_record(record), lease_s=int(lease_ms) / 1000),
             [_decode_played(step) for step in steps],
             tries=int(tries),
             killed=int(killed),

@@ -16,9 +16,9 @@ import msgspec
 import structlog
 from gymfleet_client.errors import DeadlinePassed, TransportError
 from gymfleet_contracts import problems
-from gymfleet_contracts.frames import Op, RawReply
+from gymfleet_contracts.frames import MAX_BODY_BYTES, Op, RawReply
 from gymfleet_contracts.problems import Problem
-from gymfleet_kit.problems import RelayedProblem, ServiceError
+from gymfleet_kit.problems import PayloadTooLarge, RelayedProblem, ServiceError
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.session_api.calls import decode_body, num_children
 from gymfleet_kit.session_problems import InvalidRequest
@@ -108,6 +108,7 @@ class SessionProxy:
     async def open(self, tenant: Tenant, body: msgspec.Raw) -> msgspec.Raw:
         """Open a session on the least loaded replica, once there is room and it is the tenant's turn."""
         started = time.perf_counter()
+        _check_size(body)
         request = _opening(body)
         env = request["env"]
         self._registry.candidates(env)  # do not queue for an environment that no replica can open
@@ -140,6 +141,7 @@ class SessionProxy:
 
     async def call(self, tenant: Tenant, op: str, session_id: str, body: msgspec.Raw) -> msgspec.Raw:
         """Make any call within a session. Raises `ServiceError`: the gateway's own, or the env server's unchanged."""
+        _check_size(body)
         ref = self._ids.read(session_id, tenant.name)
         if ref.seat:
             whole = partial(self._call_whole, tenant, ref.session_id)
@@ -397,6 +399,11 @@ class SessionProxy:
         replica.opened(env, tenant.name)
         session_id = self._ids.issue(env, replica.key, session["session_id"], tenant.name)
         return {**session, "session_id": session_id}
+
+
+def _check_size(body: msgspec.Raw) -> None:
+    if len(body) > MAX_BODY_BYTES:
+        raise PayloadTooLarge(f"the body exceeds {MAX_BODY_BYTES} bytes", limit_bytes=MAX_BODY_BYTES)
 
 
 def _opening(body: msgspec.Raw) -> dict[str, Any]:

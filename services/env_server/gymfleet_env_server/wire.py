@@ -5,6 +5,7 @@ passed to `Step`, which accepts it or says what is wrong; `encode_result` return
 that `StepResult` would.
 """
 
+import json
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -77,7 +78,11 @@ def encode_result(
     if type(terminated) is type(action_valid) is bool and type(observation) is str and type(info) is dict:
         if info:
             record.info = checked_info(info)
-        encoded = encode(record)
+        try:
+            encoded = encode(record)
+        except UnicodeEncodeError:  # half a surrogate pair, which an agent's words may bring into `info`
+            record.info = json.loads(json.dumps(info, ensure_ascii=False).encode(errors="replace"))
+            encoded = encode(record)
     else:
         encoded = encode(StepResult.model_validate(msgspec.structs.asdict(record)).model_dump())
     if len(encoded) > MAX_RESULT_BYTES:

@@ -80,6 +80,7 @@ class Play:
         self._num_opened += 1
         self._beside.require_possible()
         self._require_forks()
+        self._require_actions()
         session = await self._noted(self._sessions.open())
         self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
@@ -231,7 +232,12 @@ class Play:
                 raise
             node.ended = FinishReason.EXPERT_STUCK
             return None
-        return self._written(node, move.thought, move.action, began)
+        reply = self._written(node, move.thought, move.action, began)
+        if reply is None and not node.depth:
+            raise StrategyError(
+                "the expert's first reply is too long for limits.max_response_tokens, or for the context: raise them"
+            )
+        return reply
 
     def write(self, node: Node, thought: str, action: str) -> Reply | None:
         """Return a reply that the strategy itself writes, or None if it does not fit, which ends the episode."""
@@ -513,6 +519,14 @@ class Play:
                 "see what comes of them: give a strategy without forks"
             )
 
+    def _require_actions(self) -> None:
+        spec, use = self._parts.spec, self.group.strategy.use
+        if self._facts.actions and not spec.capabilities.admissible_actions:
+            raise StrategyError(
+                f"{spec.name} does not list the actions that are possible, and {use} chooses by the list: give another "
+                "strategy or another environment"
+            )
+
     def _require_right_world(self, session: Session) -> None:
         env, game = session.task.env, session.game
         if game is not None and not self._facts.games:
@@ -543,7 +557,7 @@ class Play:
         timeout_s = self._limits.step_timeout_s
         try:
             return await self._noted(self._parts.sessions.tool_action(node.session_id, call, timeout_s=timeout_s)), ""
-        except InvalidToolCall as error:
+        except (InvalidToolCall, ActionTooLarge) as error:
             return None, f"Invalid call: {error.problem.detail}"
 
     async def _shown(self, session_id: str, index: int) -> str:

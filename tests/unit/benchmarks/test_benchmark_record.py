@@ -1,13 +1,14 @@
 """Where a benchmark's figures go, and that figures older than their sources say so."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks import record as recording
 from benchmarks.command import BenchmarkCommand, Size
-from benchmarks.record import Row, record
+from benchmarks.record import Row, commit_of, record
 from benchmarks.sources import digest
 from benchmarks.tables import render
 
@@ -45,6 +46,28 @@ def test_figures_are_ones_own_until_they_are_published(
     assert run(monkeypatch, "--publish") == 5
     assert json.loads((published / "trainer.json").read_text())["sources"] == digest("trainer")
     assert "make tables" in capsys.readouterr().out
+
+
+def test_the_commit_is_marked_if_anything_but_figures_differs_from_it(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    figures, code = tmp_path / "benchmarks" / "results" / "trainer.json", tmp_path / "trainer.py"
+    figures.parent.mkdir(parents=True)
+    figures.write_text("1")
+    code.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    commit = commit_of(tmp_path)
+
+    figures.write_text("2")
+    (figures.parent / "begun.json").write_text("1")
+    assert commit_of(tmp_path) == commit != "unknown"
+
+    code.write_text("2")
+    assert commit_of(tmp_path) == f"{commit}+changes"
 
 
 def test_a_smoke_run_is_small_and_keeps_nothing(

@@ -1,10 +1,13 @@
 """Suites on the command line: which models, by which recipe, what is kept, and the table."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gymfleet_cli.collecting.measuring import setting_of
+from gymfleet_cli.collecting.plan import Manner
 from gymfleet_cli.console import CliError, out
 from gymfleet_cli.report.data import Measurement
 from gymfleet_cli.suites import Figure, Results, Stage, figure_of, key_of, print_table, recipe_for, stages_of
@@ -90,12 +93,30 @@ def test_what_was_measured_is_found_again_until_weights_or_the_table_change(tmp_
 
     Results(path).keep(figure("maze", "base", 0.5).model_copy(update={"key": key}))
 
-    found = Results(path).get(key)
+    found = Results(path).get(key, "success")
     assert found is not None
     assert found.value == 0.5
+    assert Results(path).get(key, "score") is None
     assert key_of(recipe_for(make_recipe(), more, where="some"), weights.parent) != key
     weights.write_bytes(b"second")
     assert key_of(recipe_for(make_recipe(), env, where="some"), weights.parent) != key
+
+
+def test_another_setting_has_a_file_of_its_own() -> None:
+    manner = Manner(
+        model="m", format="react", split="test", level=None, seed=0, temperature=None, max_reply_tokens=9,
+        max_turns=None, form="episodes",
+    )  # fmt: skip
+    tables: list[dict[str, Any]] = [
+        {"name": "maze"}, {"name": "maze", "options": {"size": 5}}, {"name": "maze", "tasks": "benchmark"},
+        {"name": "maze", "format": {"use": "react", "strict": True}}, {"name": "maze", "episodes": 5, "label": "again"},
+    ]  # fmt: skip
+
+    found = [setting_of(suite_of(table).environments[0], manner) for table in tables]
+
+    assert len(set(found)) == 4
+    assert found[-1] == found[0], "more episodes, or another title, are the same setting"
+    assert setting_of(suite_of(tables[0]).environments[0], replace(manner, seed=1)) not in found
 
 
 def test_a_damaged_file_of_results_is_named(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from gymfleet_client import DeadlinePassed, SessionStream, TransportError
-from gymfleet_client.errors import UnknownSession
+from gymfleet_client.errors import PayloadTooLarge, UnknownSession
 from gymfleet_client.multiplex import FrameChannel
-from gymfleet_contracts.frames import ReplyFrame, RequestFrame, decode_request, encode
+from gymfleet_contracts.frames import MAX_FRAME_BYTES, ReplyFrame, RequestFrame, decode_request, encode
 from gymfleet_contracts.session import OpenSession
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -118,7 +118,19 @@ async def test_calls_that_wait_when_the_stream_is_closed_fail() -> None:
             await waiting
 
 
-@pytest.mark.parametrize("frame", [b"\xc1 not msgpack", encode({"id": "text"}), "text"])
+NO_UTF_8 = b"\xa1\xff"
+UNREADABLE = {
+    "no msgpack": b"\xc1 not msgpack",
+    "id of another type": encode({"id": "text"}),
+    "text": "text",
+    "no utf-8": b"\x82\xa2id\x01\xa5state" + NO_UTF_8,
+    "no utf-8 in the answer": b"\x82\xa2id\x01\xa2ok" + NO_UTF_8,
+    "no utf-8 in the problem": b"\x82\xa2id\x01\xa7problem" + NO_UTF_8,
+    "deep": b"\x91" * 100_000,
+}
+
+
+@pytest.mark.parametrize("frame", UNREADABLE.values(), ids=UNREADABLE)
 async def test_an_unreadable_answer_is_a_transport_error(frame: bytes | str) -> None:
     async def garbage(connection: ServerConnection, _: RequestFrame) -> None:
         await connection.send(frame)
@@ -126,6 +138,18 @@ async def test_an_unreadable_answer_is_a_transport_error(frame: bytes | str) -> 
     async with server(garbage) as (url, _), SessionStream(url) as stream:
         with pytest.raises(TransportError, match="unreadable"):
             await stream.open(OpenSession(env="maze", task_index=0))
+
+
+async def test_a_call_that_no_frame_holds_is_refused_and_never_sent() -> None:
+    async def answer(connection: ServerConnection, frame: RequestFrame) -> None:
+        await connection.send(encode(ReplyFrame(frame.id, ok=RESULT)))
+
+    async with server(answer) as (url, arrived), SessionStream(url) as stream:
+        with pytest.raises(PayloadTooLarge, match=str(MAX_FRAME_BYTES)):
+            await stream.step("id", 0, "x" * MAX_FRAME_BYTES, timeout_s=2)
+        await stream.step("id", 0, "x")
+
+    assert arrived == ["step"], "the server would have closed the socket, which others share"
 
 
 async def test_an_answer_of_the_wrong_shape_is_a_transport_error() -> None:

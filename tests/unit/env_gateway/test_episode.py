@@ -95,7 +95,9 @@ def test_what_is_no_text_is_refused_before_it_is_noted() -> None:
         intent("\ud800")
 
 
-@pytest.mark.parametrize("kind", [problems.ACTION_TOO_LARGE, problems.RATE_LIMITED, problems.EPISODE_OVER])
+@pytest.mark.parametrize(
+    "kind", [problems.ACTION_TOO_LARGE, problems.PAYLOAD_TOO_LARGE, problems.RATE_LIMITED, problems.EPISODE_OVER]
+)
 async def test_what_was_not_played_leaves_the_episode_as_it_was(kind: str) -> None:
     table = Table(kind, None)
     with pytest.raises(ServiceError):

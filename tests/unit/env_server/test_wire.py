@@ -104,6 +104,13 @@ def test_result_has_the_bytes_of_the_model(changed: dict[str, Any]) -> None:
     assert encode_result(**fields) == encode(StepResult.model_validate(fields).model_dump())
 
 
+def test_half_a_surrogate_pair_in_the_info_is_a_question_mark() -> None:
+    """An agent's words may bring it there, and must not end its episode as a failure of the environment."""
+    fields: dict[str, Any] = {**RESULT, "info": {"called": "\ud800x", "\udc00": [1.5, None, "caf\u00e9"]}}
+
+    assert decode(encode_result(**fields))["info"] == {"called": "?x", "?": [1.5, None, "caf\u00e9"]}
+
+
 def test_struct_has_the_fields_of_the_model_in_their_order() -> None:
     parts = (TextPart(text="x"),)
     told = encode_result(**RESULT, state_key="k", sealed="s", parts=parts, game=GAME)  # type: ignore[arg-type]

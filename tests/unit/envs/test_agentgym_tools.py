@@ -55,6 +55,7 @@ def test_a_text_that_does_not_end_with_a_call_has_none(text: str) -> None:
         ("[[25.00 + 5], [2 * 3 - 8 / 4]]", [[30.0], [4.0]]),
         (r"{'q': re.compile('^8\d$')}", {"q": r"^8\d$"}),
         ("{'a': true, 'b': null}", {"a": True, "b": None}),
+        ('{"a": "' + "-" * 50 + "[(" * 50 + r'\""}', {"a": "-" * 50 + "[(" * 50 + '"'}),
     ],
 )
 def test_literals(text: str, value: Any) -> None:
@@ -66,7 +67,7 @@ def test_literals(text: str, value: Any) -> None:
     ["", "{", "a", "__import__('os')", "open('x')", "(lambda: 1)()", "2 ** 99", "1 / 0", "1e308 * 10", "'a' * 9",
      "{1: 2}", "{**{}}", "f'{x}'", "b'x'", "1j", "NaN", "[x for x in y]", "re.compile(x)", "os.compile('x')",
      "-" * 5000 + "1", "(" * 5000, "[" * 41 + "]" * 41, '{"a":' * 3000, "1" * 5000, "1" * (MAX_CHARS + 1),
-     "\x00", "not " * 999 + "1"],
+     "0x" + "f" * 5000, "\x00", "not " * 999 + "1"],
     ids=lambda text: text[:20],
 )  # fmt: skip
 def test_nothing_else_is_evaluated(text: str) -> None:
@@ -182,6 +183,7 @@ def test_published_tasks_have_agentgyms_numbers_and_splits(tmp_path: Path) -> No
         (row(id=True), "id is True"),
         (row(goal=" "), "goal is no text"),
         (row(extra={"tool": "todo"}), "it is a task of 'todo'"),
+        (row(extra={"init_config": ["2015-06-01"]}), "init_config is no object"),
         ({"id": 1, "goal": "g", "additional_info": {"answer": 1}}, "additional_info.answer"),
     ],
     ids=str,

@@ -90,6 +90,22 @@ def test_game_files_are_found_by_split_and_solved(layout: Path, tmp_path: Path, 
         assert solve(environment) == 1
 
 
+@pytest.mark.parametrize("through_import", [False, True], ids=["as it lies", "imported"])
+def test_agentgym_s_test_games_are_no_training_games(layout: Path, tmp_path: Path, through_import: bool) -> None:
+    """AgentGym's server takes numbers 2420 to 2619 from `valid_train`."""
+    goal = HOUSEHOLDS[0].goal
+    write_game(layout / "json_2.1.1" / "valid_train" / name_of(goal) / "trial_T9", HOUSEHOLDS[0])
+    held_out = [{"item_id": 2420, "task_type": name_of(goal), "task_id": "trial_T9"}]
+    (layout / "mappings_test.json").write_text(json.dumps(held_out))
+
+    tasks = ENVIRONMENT.task_source(imported(layout, tmp_path / "imported") if through_import else layout)
+
+    assert (tasks.by_id("2420").task_id, tasks.by_id("2420").split) == ("trial_T9", "test")
+    assert [tasks.count(split, "games") for split in ("train", "validation", "test")] == [2, 1, 1]
+    assert [tasks.count(split, "valid_train") for split in ("train", "validation", "test")] == [0, 0, 1]
+    assert tasks.default_level == "games"
+
+
 def test_import_copies_games_and_index_and_nothing_else(layout: Path, tmp_path: Path) -> None:
     (layout / "notes.txt").write_text("hello")
 
@@ -169,9 +185,9 @@ def test_bad_pddl_is_refused_at_import_and_at_reset(layout: Path, tmp_path: Path
     ("index", "message"),
     [
         ("[", "is not JSON"),
-        ('[{"path": "gone/game.tw-pddl", "split": "train", "goal": ["a", "b", "c"]}]', "is not there"),
-        ('[{"path": "../../../etc/passwd", "split": "train", "goal": ["a", "b", "c"]}]', "outside"),
-        ('[{"split": "train"}]', "damaged"),
+        ('[{"path": "gone/game.tw-pddl", "folder": "train", "goal": ["a", "b", "c"]}]', "is not there"),
+        ('[{"path": "../../../etc/passwd", "folder": "train", "goal": ["a", "b", "c"]}]', "outside"),
+        ('[{"folder": "train"}]', "damaged"),
         ("[7]", "damaged"),
         ('{"a": 1}', "damaged"),
     ],
@@ -180,6 +196,15 @@ def test_damaged_index_is_refused(tmp_path: Path, index: str, message: str) -> N
     (tmp_path / "games.json").write_text(index)
 
     with pytest.raises(TaskDataError, match=message):
+        ENVIRONMENT.task_source(tmp_path)
+
+
+@pytest.mark.parametrize("entry", [{"split": "train"}, {"folder": "elsewhere"}, {"folder": []}])
+def test_an_index_without_the_games_folders_is_refused(tmp_path: Path, entry: dict[str, object]) -> None:
+    (tmp_path / "game.tw-pddl").write_text("{}")
+    (tmp_path / "games.json").write_text(json.dumps([{"path": "game.tw-pddl", "goal": ["a", "b", "c"], **entry}]))
+
+    with pytest.raises(TaskDataError, match="import the games again"):
         ENVIRONMENT.task_source(tmp_path)
 
 

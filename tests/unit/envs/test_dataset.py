@@ -191,6 +191,7 @@ BAD = [
     pytest.param({"prompt": 7}, "prompt is neither a text nor a list of messages", id="prompt of another type"),
     pytest.param({"prompt": ["Hi"]}, "prompt.0.role is 'None'; known: system, user", id="no message"),
     pytest.param({"prompt": [{"role": "boss", "content": "x"}]}, "prompt.0.role is 'boss'; known: system", id="role"),
+    pytest.param({"prompt": [{"role": ["user"], "content": "x"}]}, "prompt.0.role is", id="role of another type"),
     pytest.param({"prompt": [{"role": "user", "content": ["x"]}]}, "prompt.0.content is no text", id="content"),
     pytest.param(
         {"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},

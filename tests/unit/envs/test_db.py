@@ -104,6 +104,8 @@ def test_actions_in_agentbench_s_form_and_in_the_plain_one(action: str, read: ob
         ("['a, b', 'it\\'s']", ["a, b", "it's"]),
         ("[1, 2.5, null]", ["1", "2.5", "none"]),
         ("[('a',), ('b',)]", ["a", "b"]),
+        ("[('a', 1), ('b', 2)]", ["a", "1", "b", "2"]),
+        ('[["a", 1], ["b", null]]', ["a", "1", "b", "none"]),
         ("[(26,)]", ["26"]),
         ('(["a"])', ["a"]),
         ("[a, b c]", ["a", "b c"]),
@@ -284,6 +286,29 @@ def test_benchmark_files_become_tasks(tmp_path: Path) -> None:
     assert tasks.by_id("more.0").data.prompt == "Evidence about the question: E.\nQ?\nN."
 
 
+def test_lines_of_the_training_file_become_tasks(tmp_path: Path) -> None:
+    """As in `db_out_new.jsonl`: digests in lists, results as MySQL prints them, changes in several statements."""
+    several = "UPDATE t SET a = '3;'\nWHERE a = '1';\nUPDATE t SET a = '4' WHERE a = '2';"
+    write(
+        tmp_path,
+        entry(type=["SELECT"], label="[('x', 1), ('y', 2)]", answer_md5=[]),
+        entry(type=["SELECT"], label="[]", answer_md5=[]),
+        entry(type=["UPDATE"], label=[], answer_md5=[state_digest([[("3;",), ("4",)]])], sql={"query": several}),
+        name="db_out_new",
+    )
+
+    tasks = DBBench.task_source(tmp_path)
+
+    assert tasks.by_id("db_out_new.0").data.answers == ("x", "1", "y", "2")
+    for number, num_moves in enumerate((2, 2, 3)):
+        environment = opened(tasks.by_id(f"db_out_new.{number}").data)
+        for _ in range(num_moves):
+            move = environment.expert()
+            assert move is not None
+            last = environment.step(move.action)
+        assert last.score == 1.0, number
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
@@ -294,6 +319,7 @@ def test_benchmark_files_become_tasks(tmp_path: Path) -> None:
         (entry(label=[]), "label: a question needs an answer"),
         (entry(table={"table_name": "t", "table_info": {"columns": [], "rows": []}}), "columns"),
         (entry(answer_md5="nonsense", type=["UPDATE"]), "answer_md5 holds no md5"),
+        (entry(answer_md5=["nonsense"], type=["UPDATE"]), "answer_md5 holds no md5"),
         (entry(type=["UPDATE"], label=["UPDATE nowhere SET a = 1"]), "the gold statement fails: no such table"),
         (entry(type=["UPDATE"], label=["ATTACH 'x' AS y"]), "the gold statement fails: .*cannot be executed"),
     ],

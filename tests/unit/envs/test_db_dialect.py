@@ -57,6 +57,14 @@ def opened(task: DbTask = QUESTION) -> DBBench:
         ("SELECT 1 || 0, 1 && 0, 'a' 'b', x'41'", "[(1, 0, 'ab', b'A')]"),
         ("SELECT CAST('12.345' AS DECIMAL(9,2)), CONVERT('5', SIGNED INTEGER), CAST('2020-05-03 10:00:00' AS DATE)", "[(12.35, 5, '2020-05-03')]"),
         ("SELECT GROUP_CONCAT(item SEPARATOR '; ') FROM `my shop`", "[('lamp; Rug',)]"),
+        # As MariaDB 10.11 has it, apart from 10.0 for 10.
+        ("SELECT ROUND(7, -1), ROUND(1250, -2), ROUND('1,250', 1 - 1), ROUND(2.567, 1)", "[(10.0, 1300.0, 1.0, 2.6)]"),
+        ("SELECT CAST(2.7 AS SIGNED), CAST('2.7' AS SIGNED), CAST(Price / 2 AS SIGNED) FROM `my shop`", "[(3, 2, 5), (3, 2, 6)]"),
+        ("SELECT IF('abc', 1, 2), IF('0.0', 1, 2), IF('1x', 1, 2), IF('.5', 1, 2), IF(item, 1, 2) FROM `my shop` LIMIT 1", "[(2, 2, 1, 1, 2)]"),
+        ("SELECT MID('abcdef', -3, 2), MID('abc', 2), MID('abc', 0, 2), SUBSTRING('abc', -5, 3)", "[('de', 'bc', '', '')]"),
+        ("SELECT SUBSTRING(item, LOCATE('m', item)) FROM `my shop`", "[('mp',), ('',)]"),
+        ("SELECT LOG(1, 5), LOG(0)", "[(None, None)]"),
+        ("SELECT FLOOR('1,200'), CEILING('2.5 kg'), SIGN('x'), SQRT('9 m'), FLOOR(NULL)", "[(1.0, 3.0, 0, 3.0, None)]"),
         ("SELECT GROUP_CONCAT(item, '!') FROM `my shop`", "[('lamp!,Rug!',)]"),
         ("(SELECT item FROM `my shop` LIMIT 1) UNION ALL (SELECT Price FROM `my shop` WHERE Price > 10)", "[('lamp',), ('12.5',)]"),
         ("(SELECT item FROM `my shop`) ORDER BY item DESC LIMIT 1", "[('Rug',)]"),
@@ -136,6 +144,51 @@ def test_rows_are_inserted_in_mysql_s_words(sql: str, item: str | None, price: s
     assert environment.step(sql) == Outcome("[]")
 
     assert environment.step("SELECT item, Price FROM `my shop` LIMIT 1").observation == str([(item, price)])
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        # As MariaDB 10.11 stores them in a TEXT column.
+        ("Price * 2", ("18", "25")),
+        ("Price + 1", ("10", "13.5")),
+        ("20.6 + Price", ("29.6", "33.1")),
+        ("Price - 4.4", ("4.6", "8.1")),
+        ("Price * 1.1", ("9.9", "13.750000000000002")),
+        ("ROUND(Price * 1.1, 2)", ("9.9", "13.75")),
+        ("CONCAT(Price * 2, ' km')", ("18 km", "25 km")),
+        ("IF(Price > 10, Price * 2, 3.10)", ("3.1", "25")),
+        ("(SELECT 4.5 * '2')", ("9", "9")),
+        ("12.50", ("12.50", "12.50")),
+        ("-.50", ("-0.50", "-0.50")),
+        ("0.0000001", ("0.0000001", "0.0000001")),
+        ("007", ("7", "7")),
+        ("1e3", ("1000", "1000")),
+        ("1e16 * Price", ("9e16", "1.25e17")),
+        ("TRUE", ("1", "1")),
+        ("NULL", (None, None)),
+        ("'12.50'", ("12.50", "12.50")),
+        ("Price", ("9", "12.5")),
+    ],
+)
+def test_numbers_are_stored_as_mysql_writes_them(value: str, stored: tuple[str | None, ...]) -> None:
+    database = SqliteDatabase((SHOP,), DbOptions())
+
+    assert database.execute(f"UPDATE `my shop` SET Price = {value}") == "[]"
+
+    assert tuple(row[1] for row in database.state()[0]) == stored
+    database.close()
+
+
+def test_new_rows_hold_numbers_as_mysql_writes_them() -> None:
+    database = SqliteDatabase((SHOP,), DbOptions())
+
+    assert database.execute("INSERT INTO `my shop` SELECT item, Price * 2 AS n, NULL FROM `my shop`") == "[]"
+    assert database.execute("INSERT INTO `my shop` VALUES ('cup', 3.50, 2 * 1.5), ('jug', -0.10, 10.0)") == "[]"
+
+    inserted = [("lamp", "18", None), ("Rug", "25", None), ("cup", "3.50", "3.0"), ("jug", "-0.10", "10.0")]
+    assert database.state()[0][2:] == inserted
+    database.close()
 
 
 def test_an_assignment_with_and_is_one_of_a_truth_value() -> None:

@@ -13,6 +13,7 @@ from gymfleet_envs.function_calling.calls import Call, read_calls, written
 from gymfleet_envs.function_calling.checker import Kind, is_right
 from gymfleet_envs.function_calling.classes import UnknownSource, load_class
 from gymfleet_envs.function_calling.depot import Depot
+from gymfleet_envs.function_calling.dialogue import Play
 from gymfleet_envs.function_calling.environment import FunctionCalling
 from gymfleet_envs.function_calling.task import Dialogue, GoldStep, Question, Questions, Turn
 from gymfleet_envs.function_calling.wording import INSTRUCTIONS
@@ -290,6 +291,21 @@ def test_the_depot_answers_in_bfcls_form() -> None:
         {"role": "tool", "name": "find_item(thing='a')",
          "content": "Error during execution: find_item() got an unexpected keyword argument 'thing'"},
     ])  # fmt: skip
+
+
+def test_unnamed_arguments_of_a_reply_are_dropped() -> None:
+    """BFCL drops them, and the limits on arguments go by their names."""
+    made: list[Call] = []
+
+    class Noted(Depot):
+        def call(self, call: Call) -> str:
+            made.append(call)
+            return ""
+
+    play = Play(depot(TURN), Noted.of(depot(TURN)))
+    play.reply("[power(9, 99999999), power(9, exponent=2)]")
+
+    assert made == [Call("power"), Call("power", {"exponent": 2})]
 
 
 def test_reservations_are_of_what_is_there_and_free() -> None:

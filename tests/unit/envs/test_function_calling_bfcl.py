@@ -258,7 +258,8 @@ def test_results_are_in_bfcls_words(source: TaskSource[FunctionCallingTask]) -> 
         "_load_scenario(scenario={})", "__init__()", "__class__()", "cd(folder=__import__('os'))", "root()",
         "power(base=10, exponent=1000000000)", "logarithm(value=2.0, base=3.0, precision=1000000000)",
         "round_number(number=5, decimal_places=-1000000000)", "power(base=-9, exponent=99999999999)",
-        "square_root(number=2.0, precision=999999999999)", "mean(numbers=[1, 'a'])",
+        "square_root(number=2.0, precision=999999999999)", "mean(numbers=[1, 'a'])", "power(7, 3)",
+        "logarithm(value=2.0, base=3.0, precision=2000.0)", "logarithm(value=2.0, base=3.0, precision='2000')",
     ],
 )  # fmt: skip
 def test_hostile_calls_are_answered(source: TaskSource[FunctionCallingTask], call: str) -> None:

@@ -114,6 +114,13 @@ def test_what_the_package_would_evaluate_is_read_instead(
     assert GUARDS[name](wrong, told) is False
 
 
+def test_a_deep_calculation_reaches_nothing() -> None:
+    """Python's parser takes more signs in a row than a walk over them does."""
+    told = entry("", numbers=[25, 7, 1], target=18)
+
+    assert not any(GUARDS["countdown"](f"{'-' * signs}25 - 7 * 1", told) for signs in range(501, 1_000, 10))
+
+
 @pytest.mark.parametrize(("name", "answer"), [("number_sorting", "[NaN, NaN]"), ("complex_arithmetic", "nan")])
 def test_nan_is_equal_to_nothing(name: str, answer: str) -> None:
     (question,) = questions(name)

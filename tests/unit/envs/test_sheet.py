@@ -209,6 +209,8 @@ def test_a_closed_workbook_is_not_finished_well() -> None:
         ("update_cell", {"position": "A1", "value": 1e300}),
         ("insert_rows", {"values_list": [[1]] * 500, "row_idx": 1}),
         ("insert_cols", {"values_list": [[1] * 500], "col_idx": 1}),
+        ("insert_rows", {"values_list": [[1]], "row_idx": 10_000}),
+        ("insert_cols", {"values_list": [[1]], "col_idx": 10_000}),
         ("get_range_values", {"start_position": "A1", "end_position": "ZZZ9999999"}),
         ("filter_cells", {"query": "(" * 30}),
         ("filter_cells", {"query": "a" * 401}),
@@ -219,6 +221,15 @@ def test_what_is_too_large_is_refused(tool: str, arguments: dict[str, Any]) -> N
 
     assert outcome.observation.startswith(("Observation: ValueError(", "Observation: TooLarge("))
     assert len(outcome.observation) < 300
+
+
+def test_a_search_of_all_cells_is_bounded() -> None:
+    environment = opened()
+    call(environment, "insert_rows", values_list=[["a" * 20] * 50] * 2, row_idx=1)
+
+    outcome = call(environment, "filter_cells", query="(a|aa)+$b")
+
+    assert result(outcome) == "ValueError('the pattern takes too long')"
 
 
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="AgentGym's tasks are not here")
@@ -266,3 +277,14 @@ def test_damaged_workbooks_are_refused_by_name(tmp_path: Path, name: str, conten
         SheetEnvironment.task_source(tmp_path)
 
     assert fault in str(told.value)
+
+
+@needs_published
+def test_a_gold_table_has_rows_of_one_length(tmp_path: Path) -> None:
+    first = json.loads((PUBLISHED / "sheet.jsonl").read_text().splitlines()[0])
+    first["additional_info"]["answer"] = json.dumps([["a", "b"], ["c"]])
+    (tmp_path / "sheet.jsonl").write_text(json.dumps(first))
+    shutil.copy(PUBLISHED / "start" / "sheet.xlsx", tmp_path)
+
+    with pytest.raises(TaskDataError, match=r"task 0: answer is a table with rows of different lengths"):
+        SheetEnvironment.task_source(tmp_path)

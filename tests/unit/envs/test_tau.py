@@ -93,14 +93,15 @@ def test_who_answered_is_told_and_what_is_no_call_is_invalid() -> None:
     environment, outcomes = played(
         task(CANCEL), said("What is your name?"), CANCEL.text, Call.of("nothing").text, "hello", "respond {}",
         Call.of("get_order_details", order_id="\ud800").text, Call.of("\ud800").text,
+        '{"name": "\\ud800", "arguments": {}}',
     )  # fmt: skip
 
     assert environment.start_info == {"source": "user"}
     assert [one.info.get("source") for one in outcomes[:3]] == ["user", "cancel_pending_order", "nothing"]
-    assert [one.action_valid for one in outcomes] == [True, True, False, False, False, True, False]
+    assert [one.action_valid for one in outcomes] == [True, True, False, False, False, True, False, False]
     assert outcomes[2].observation == "Unknown action nothing"
     for outcome in outcomes:
-        outcome.observation.encode()
+        json.dumps([outcome.observation, outcome.info], ensure_ascii=False).encode()
 
 
 def test_the_state_is_that_of_records_outputs_and_customer() -> None:

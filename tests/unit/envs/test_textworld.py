@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -15,6 +16,7 @@ from gymfleet_envs.tasks import SPLITS, TaskDataError
 
 pytest.importorskip("textworld")
 
+from gymfleet_envs.textworld import zmachine
 from gymfleet_envs.textworld.engine import begin
 from gymfleet_envs.textworld.environment import TextWorld
 from gymfleet_envs.textworld.files import GameFile, saved_games
@@ -400,3 +402,17 @@ class TestZMachine:
         monkeypatch.setattr(ZMachine, "options", ZMachineOptions(game_file=tmp_path / "zork1.z5"))
         with pytest.raises(TaskDataError, match="no such game file"):
             ZMachine.task_source(None)
+
+    @pytest.mark.parametrize(
+        "command", ["save", "Restore the game", "scripting", "unscripted", "restarx", "look. quit"]
+    )
+    def test_commands_that_reach_for_files_are_not_passed_on(
+        self, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        """Games of version 3 read six letters of a word."""
+        frotz = SimpleNamespace(is_fully_supported=True, reset=lambda: ("A house.", {}), step=lambda said: (said, 0))
+        monkeypatch.setattr(zmachine, "_frotz", lambda *_: frotz)
+        interpreter = zmachine.Interpreter(Path("zork1.z3"), 0)
+
+        assert interpreter.act(command) is None
+        assert interpreter.act("open the mailbox") == "open the mailbox"

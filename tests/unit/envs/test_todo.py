@@ -239,3 +239,15 @@ def test_damaged_accounts_are_refused_by_name(tmp_path: Path, start: str, fault:
         published_tasks(tmp_path)
 
     assert fault in str(told.value)
+
+
+@needs_published
+@pytest.mark.parametrize("due_date", ["1 June 2015", 20150601, None])
+def test_a_gold_account_has_days_as_due_dates(tmp_path: Path, due_date: object) -> None:
+    first = json.loads((PUBLISHED / "todo.jsonl").read_text().splitlines()[0])
+    first["additional_info"]["answer"]["tasks"][0]["due_date"] = due_date
+    (tmp_path / "todo.jsonl").write_text(json.dumps(first))
+    (tmp_path / "projects.json").write_text((PUBLISHED / "start" / "projects.json").read_text())
+
+    with pytest.raises(TaskDataError, match=r"^todo: .*todo\.jsonl: task 0: answer "):
+        published_tasks(tmp_path)

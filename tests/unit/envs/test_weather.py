@@ -192,6 +192,18 @@ def test_recorded_responses_are_found_within_fifty_kilometres_whichever_tool_ask
         use(world, TODAY, "get_rain_forecast", {"latitude": 50, "longitude": 0} | day)
 
 
+def test_a_recorded_response_that_is_a_text_is_told() -> None:
+    world = Recorded(iter([
+        Response("get_elevation", {"latitude": 50, "longitude": 0}, "Error: no such place"),
+        Response("get_latitude_longitude", {"name": "Rome"}, "Error: too many requests"),
+    ]))  # fmt: skip
+
+    with pytest.raises(Refused, match="no such place"):
+        use(world, TODAY, "get_elevation", {"latitude": 50, "longitude": 0})
+    with pytest.raises(Refused, match="too many requests"):
+        use(world, TODAY, "get_latitude_longitude", {"name": "Rome"})
+
+
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="AgentGym's tasks are not here")
 
 

@@ -104,6 +104,19 @@ def test_the_format_is_an_option() -> None:
         converter_of({"use": "decomposed", "format": "yaml"}, table="x")
 
 
+def test_thoughts_and_calls_beside_the_text_are_kept() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    beside: list[dict[str, Any]] = [{"reasoning_content": "Hm."}, {"tool_calls": [call]}]
+    given = [record(("user", "?"), ("assistant", "Thought: t\nAction: look")) for _ in beside]
+    for one, more in zip(given, beside, strict=True):
+        one["messages"][1] |= more
+
+    thinking, calling = (converted("decomposed", one, whole_share=0)[0].messages for one in given)
+
+    assert [message.reasoning for message in thinking] == ["", "Hm.", "", ""]
+    assert [(message.content, len(message.tool_calls)) for message in calling[1:]] == [("Thought: t\nAction: look", 1)]
+
+
 PLAIN = record(("user", "Thanks!"), ("assistant", "You are welcome."))
 
 
@@ -138,7 +151,11 @@ def test_the_seed_draws_the_tools() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [record(("system", "Be brief."), ("user", "?"), ("assistant", "!")), record(("user", "?"), ("assistant", "f(1)"))],
+    [
+        record(("system", "Be brief."), ("user", "?"), ("assistant", "!")),
+        record(("user", "?"), ("assistant", "f(1)")),
+        record(("user", "?"), ("assistant", "!"), tools=[{"name": "f", "parameters": {}}]),
+    ],
 )
 def test_nothing_is_made_of_what_is_no_plain_conversation(given: dict[str, Any]) -> None:
     assert converted("negatives", given) == []

@@ -1,5 +1,7 @@
 """Calls of functions as published templates have them: values of every type, sloppy writing, and what is no call."""
 
+import html
+import json
 import time
 from functools import cache
 from pathlib import Path
@@ -158,3 +160,59 @@ def test_a_call_that_cannot_be_told_from_a_text_has_no_syntax() -> None:
     assert learned(lambda call: f"<call>{call.name}</call>") is None
     assert learned(lambda call: f"<call>{call.name}({len(call.arguments)})</call>") is None
     assert learned(lambda call: f"<call>{call.model_dump_json()}</call>") is not None
+
+
+def tagged(call: ToolCall) -> str:
+    """A call as many templates write it: each argument between tags of its own, with values as they are."""
+    arguments = "".join(
+        f"<arg={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</arg>\n"
+        for key, value in call.arguments.items()
+    )
+    return f"<call={call.name}>\n{arguments}</call>"
+
+
+def escaped(call: ToolCall) -> str:
+    """The same with values as XML writes them."""
+    arguments = {key: html.escape(one) if isinstance(one, str) else one for key, one in call.arguments.items()}
+    return tagged(ToolCall(name=call.name, arguments=arguments))
+
+
+@pytest.mark.parametrize("text", ["a &amp; b", "&lt;", "<![CDATA[x]]>"])
+def test_a_value_is_unescaped_only_where_the_template_escapes(text: str) -> None:
+    call = ToolCall(name="book", arguments={"who": text})
+
+    for written in (tagged, escaped):
+        syntax = learned(written)
+        assert syntax is not None
+        found = syntax.read(written(call), {"book": BOOK})
+        assert found is not None
+        assert found.call == call
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "2019", "2019"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
+        ({"type": ["string", "null"]}, "true", "true"),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "2019", 2019),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "20.5", "20.5"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"const": 1}, "1", 1),
+        ({"type": "number"}, "1", 1),
+        ({"type": "array"}, '["1"]', ["1"]),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/x"}]}, "1", 1),
+        ({}, "1", 1),
+        (True, "1", 1),
+    ],
+)
+def test_a_value_has_a_type_that_its_schema_allows(schema: Any, text: str, value: Any) -> None:
+    tool = Tool(name="book", description="", parameters={"type": "object", "properties": {"who": schema}})
+    syntax = learned(tagged)
+    assert syntax is not None
+
+    found = syntax.read(tagged(ToolCall(name="book", arguments={"who": text})), {"book": tool})
+
+    assert found is not None
+    assert found.call.arguments == {"who": value}
+    assert type(found.call.arguments["who"]) is type(value)

@@ -160,6 +160,33 @@ async def test_a_refusal_is_final_and_no_redirect_is_followed(
         assert caught.value.status == status
 
 
+@pytest.mark.parametrize(
+    ("status", "told", "too_long"),
+    [
+        pytest.param(400, b'{"error": {"code": "context_length_exceeded"}}', True, id="OpenAI"),
+        pytest.param(400, b'{"message": "This model\'s maximum context length is 4096 tokens."}', True, id="vLLM"),
+        pytest.param(400, b"The decoder prompt is longer than the maximum model length of 64.", True, id="older vLLM"),
+        pytest.param(400, b'{"error": {"type": "exceed_context_size_error"}}', True, id="llama.cpp"),
+        pytest.param(422, b"`inputs` tokens + `max_new_tokens` must be <= 4096.", True, id="TGI"),
+        pytest.param(413, b"prompt is too long: 210000 tokens > 200000 maximum", True, id="Anthropic"),
+        pytest.param(400, b"The input token count exceeds the maximum number of tokens allowed", True, id="Gemini"),
+        pytest.param(400, b'{"error": {"code": "content_filter"}}', False, id="a filter"),
+        pytest.param(400, b"", False, id="nothing"),
+        pytest.param(400, b"context length" + b" " * 2**20, False, id="more than is read"),
+        pytest.param(404, b"context_length_exceeded", False, id="another status"),
+    ],
+)
+async def test_a_conversation_that_is_too_long_is_told_apart(
+    chat: ChatServer, endpoint: Endpoint, status: int, told: bytes, too_long: bool
+) -> None:
+    chat.script.append(Scripted(told, status=status))
+
+    with pytest.raises(NoModelAnswer, match=f"status {status}$") as caught:
+        await endpoint().reply(HELLO, 7, later(5))
+
+    assert (caught.value.status, caught.value.too_long) == (status, too_long)
+
+
 async def test_each_answer_has_its_time_and_all_tries_together_have_theirs(
     chat: ChatServer, endpoint: Endpoint
 ) -> None:

@@ -152,6 +152,10 @@ def test_transcripts_are_messages() -> None:
             {"prompt": "q", "chosen": [FIRST | {"thinking": "Hm."}], "rejected": "b"},
             "chosen: message 1: thinking: only conversations have thoughts apart",
         ),
+        (
+            {"prompt": "q", "chosen": [FIRST | {"function_call": {"name": "f"}}], "rejected": "b"},
+            "chosen: message 1: function_call: only conversations have calls",
+        ),
         ({"chosen": [FIRST], "rejected": [SECOND]}, "prompt: it is missing, and chosen and rejected do not begin with"),
         ({"prompt": "q", "chosen": "a", "rejected": "a"}, "chosen and rejected say the same"),
         ({"prompt": "q", "chosen": [ASKED], "rejected": "b"}, "chosen: its first message is of 'user'"),

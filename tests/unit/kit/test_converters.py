@@ -77,6 +77,85 @@ def test_thoughts_stand_under_any_of_their_names(key: str) -> None:
     assert only(none.convert(record)).messages[1].reasoning == ""
 
 
+def test_an_empty_thought_hides_no_other() -> None:
+    record: dict[str, Any] = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "", "reasoning": "Hm."},
+        ]
+    }
+
+    found = converter_of("messages", table="x").convert(record)
+
+    assert only(found).messages[1].reasoning == "Hm."
+
+
+HUMAN: dict[str, Any] = {"from": "human", "value": "a"}
+GPT: dict[str, Any] = {"from": "gpt", "value": "b"}
+USER: dict[str, Any] = {"role": "user", "content": "a"}
+ASSISTANT: dict[str, Any] = {"role": "assistant", "content": "b"}
+TEXTS = [
+    ("sharegpt", {}, "conversations", HUMAN, GPT),
+    ("agentgym", {"item_id": "maze_1"}, "conversations", HUMAN, GPT),
+    ("agent_instruct", {"id": "os_1"}, "conversations", HUMAN, GPT),
+    ("agent_flan", {"id": "x"}, "conversation", USER, ASSISTANT),
+    ("openmanus", {"id": "x"}, "conversations", USER, ASSISTANT),
+]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize(("use", "facts", "messages", "asked", "reply"), TEXTS, ids=[row[0] for row in TEXTS])
+def test_forms_of_texts_keep_thoughts(
+    use: str, facts: dict[str, Any], messages: str, asked: dict[str, Any], reply: dict[str, Any], key: str
+) -> None:
+    converter = converter_of(use, table="x")
+
+    one = only(converter.convert({**facts, messages: [asked | {key: None}, reply | {key: "Hm."}]}))
+    written = converter.write(one)
+
+    assert [message.reasoning for message in one.messages] == ["", "Hm."]
+    back: Any = written.record[messages]
+    assert (written.lost, back[1].get("reasoning_content")) == (
+        (frozenset(), "Hm.") if use == "sharegpt" else (frozenset({"reasoning"}), None)
+    )
+
+
+def test_a_call_of_sharegpt_has_its_thoughts() -> None:
+    called = {"from": "function_call", "value": '{"name": "f", "arguments": {}}', "reasoning_content": "Hm."}
+    record: dict[str, Any] = {"conversations": [HUMAN, called]}
+    converter = converter_of("sharegpt", table="x")
+
+    one = only(converter.convert(record))
+
+    assert (one.messages[1].content, one.messages[1].reasoning) == ("", "Hm.")
+    assert converter.write(one).record == record
+
+
+@pytest.mark.parametrize(("use", "facts", "messages", "asked", "reply"), TEXTS, ids=[row[0] for row in TEXTS])
+def test_forms_of_texts_refuse_calls_beside_a_text(
+    use: str, facts: dict[str, Any], messages: str, asked: dict[str, Any], reply: dict[str, Any]
+) -> None:
+    call = {"name": "f", "arguments": "{}"}
+
+    for key, made_so in (("tool_calls", [{"type": "function", "function": call}]), ("function_call", call)):
+        with pytest.raises(UnusableRecord, match=f"message 2: {key}: this form has no calls beside a text"):
+            converter_of(use, table="x").convert({**facts, messages: [asked, reply | {key: made_so}]})
+
+
+@pytest.mark.parametrize("key", ["image", "images"])
+def test_files_beside_the_messages_are_refused(key: str) -> None:
+    shown: dict[str, Any] = {"from": "human", "value": "<image>What is it?"}
+    converter = converter_of("sharegpt", table="x")
+
+    with pytest.raises(UnusableRecord, match=f"{key}: files beside the messages are not read"):
+        converter.convert({"conversations": [shown, GPT], key: ["cat.png"]})
+    kept: list[dict[str, Any]] = [
+        {"conversations": [HUMAN, GPT], key: ["cat.png"]}, {"conversations": [shown, GPT], key: []},
+    ]  # fmt: skip
+    for record in kept:
+        assert len(only(converter.convert(record)).messages) == 2
+
+
 @pytest.mark.parametrize(
     ("use", "chat"),
     [

@@ -42,7 +42,7 @@ def written(path: Path, given: list[DataRecord]) -> Path:
     return path
 
 
-def selection(inputs: list[Path], output: Path, *filters: object, **more: bool) -> Selection:
+def selection(inputs: list[Path], output: Path, *filters: object, **more: object) -> Selection:
     made = [filter_of(one, table="filter") for one in filters]  # type: ignore[arg-type]
     return Selection(inputs, output, converter_of("gymfleet", table="--from"), made, **more)  # type: ignore[arg-type]
 
@@ -99,6 +99,27 @@ def test_what_cannot_be_used_is_told_once_however_often_it_is_read(tmp_path: Pat
     assert counts["rejected"] == len(told) == 3
     assert told[0] == f"{given}, line 2: filters are asked about replies; preferences have none"
     assert told[2].startswith(f"{given}, line 5: no JSON")
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_episodes_that_are_kept_become_conversations(tmp_path: Path, name: str) -> None:
+    given = written(tmp_path / "x.jsonl", [*samples.episodes()[:2], said("1")])
+
+    counts = selection([given], tmp_path / name, "length", form="conversations").run()
+
+    assert (counts["written"], counts["rejected"]) == (3, 0)
+    assert len(kept(tmp_path / name)) == 3
+
+
+def test_what_the_form_cannot_hold_is_told_after_several_passes_too(tmp_path: Path, longest: str) -> None:
+    given = written(tmp_path / "x.jsonl", [samples.episodes()[3], said("1"), *samples.rows()])
+    one = selection([given], tmp_path / "out.jsonl", longest, form="rows")
+
+    counts = one.run()
+
+    assert (counts["written"], counts["rejected"]) == (0, 1 + len(samples.rows()))
+    told = [record["reason"] for _, record in records(one.rejected_path)]
+    assert told[-1] == "it is one of episodes, which do not become rows"
 
 
 def test_a_filter_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Our records in tables: what is read is what was written, and other programs can read it."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymfleet_contracts.conversation import Conversation, ConversationTask, Message
@@ -9,6 +11,7 @@ from gymfleet_contracts.data_records import DataRecord, Form, Preference, Reward
 from gymfleet_kit.data import samples
 from gymfleet_kit.data.arrow import SCHEMAS
 from gymfleet_kit.data.columns import record_of
+from gymfleet_kit.data.converting import converter_of
 from gymfleet_kit.data.outputs import Output, encoded
 from gymfleet_kit.data.reading import records
 
@@ -47,6 +50,23 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, name: str, given: list
 
     assert [record_of(record) for _, record in records(path)] == given
     assert sorted(tmp_path.iterdir()) == [path]
+
+
+def test_the_keys_of_other_rows_are_not_those_of_a_call(tmp_path: Path) -> None:
+    def chat(tool: str, key: str) -> dict[str, Any]:
+        parameters = {"type": "object", "properties": {key: {"type": "string"}}}
+        call = {"type": "function", "function": {"name": tool, "arguments": {key: "x"}}}
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        return {"messages": messages, "tools": [{"name": tool, "parameters": parameters}]}
+
+    given = [chat("weather", "city"), chat("search", "title")]
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.Table.from_pylist(given), path)
+    converter = converter_of("messages", table="x")
+
+    found = [converter.convert(record) for _, record in records(path)]
+
+    assert found == [converter.convert(record) for record in given]
 
 
 @pytest.mark.parametrize("form", SCHEMAS)

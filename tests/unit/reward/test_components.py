@@ -1,6 +1,7 @@
 """The components that come with gymfleet, one by one, against numbers worked out by hand."""
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -296,6 +297,15 @@ WHOLE = "<think>\nwhy\n</think>\n<answer>\nyes\n</answer>"
 def test_think_format_is_that_of_open_r1(text: str, whole: float, tags: float) -> None:
     assert raw("think_format", replies(text)) == whole
     assert raw("think_format", replies(text), measure="tags") == tags
+
+
+def test_a_reply_that_repeats_its_tags_is_read_in_no_time() -> None:
+    looping = "<think>\n" + "\n</think>\n<answer>\n" * 8_000
+
+    began = time.process_time()
+    assert raw("think_format", replies(looping)) == 0.0
+    assert raw("think_format", replies(f"{looping}\n</answer>")) == 1.0
+    assert time.process_time() - began < 1.0
 
 
 @pytest.mark.parametrize(

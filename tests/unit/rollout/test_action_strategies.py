@@ -78,9 +78,11 @@ async def test_the_action_that_most_replies_ask_for_comes_first() -> None:
 
 @pytest.mark.parametrize("use", ["masked", "ranked"])
 async def test_an_environment_that_lists_nothing_is_refused(use: str) -> None:
-    player = Player(ScriptedPolicy(*[LEFT] * 4), CHAT, Listing(), Unlisted(), Formats(), max_episodes=8)  # type: ignore[arg-type]
+    door, policy = Listing(), ScriptedPolicy(*[LEFT] * 4)
+    player = Player(policy, CHAT, door, Unlisted(), Formats(), max_episodes=8)  # type: ignore[arg-type]
 
     (trajectory,) = await episodes(player, group(strategy=StrategySpec(use=use)), [1])
 
     assert trajectory.status is Status.POLICY_ERROR
-    assert "does not list the actions that are possible" in (trajectory.error or "")
+    assert f"does not list the actions that are possible, and {use} chooses by the list" in (trajectory.error or "")
+    assert (door.opened, policy.calls) == ([], []), "before anything is played"

@@ -630,6 +630,15 @@ async def test_an_expert_that_is_stuck_truncates() -> None:
     assert (absent.status, absent.attempt) == (Status.ENV_ERROR, 1), "no expert at all is a mistake in the request"
 
 
+async def test_an_expert_whose_first_reply_has_no_room_says_what_to_raise(door: Door) -> None:
+    limits = EpisodeLimits(max_response_tokens=2)
+
+    episode = await play(ScriptedPolicy(OPEN), door, strategy=EXPERT, limits=limits)
+
+    assert (episode.status, episode.attempt, door.actions) == (Status.POLICY_ERROR, 1, [])
+    assert "the expert's first reply is too long for limits.max_response_tokens" in str(episode.error)
+
+
 def script(*moves: tuple[str, str]) -> StrategySpec:
     return StrategySpec(use="script", options={"moves": [{"thought": why, "action": what} for why, what in moves]})
 

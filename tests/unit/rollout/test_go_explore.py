@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from gymfleet_contracts.rollout import Budget, Sampling
+from gymfleet_contracts.rollout import Budget, EpisodeLimits, Sampling
 from gymfleet_contracts.session import (
     AdmissibleActions,
     Capabilities,
@@ -36,10 +36,10 @@ def moved(place: int, action: str) -> int:
 class Line(Door):
     """A line of places, which have keys; the far end is the goal."""
 
-    def __init__(self, *, listed: bool = True) -> None:
+    def __init__(self, *, listed: bool, possible: tuple[str, ...]) -> None:
         super().__init__()
         self.places: dict[str, int] = {}
-        self.listed = listed
+        self.listed, self.possible = listed, possible
 
     async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Session:
         assert request.state_keys
@@ -66,12 +66,15 @@ class Line(Door):
     async def admissible_actions(
         self, session_id: str, *, index: int | None = None, timeout_s: float = 0
     ) -> AdmissibleActions:
-        return AdmissibleActions(actions=["up", "down", "wait", "jump"], complete=self.listed)
+        return AdmissibleActions(actions=[*self.possible], complete=self.listed)
 
 
 class Specs:
+    def __init__(self, *, capable: bool) -> None:
+        self.capable = capable
+
     async def spec(self, _: str) -> EnvironmentSpec:
-        can = Capabilities(deterministic=True, fork=ForkSupport.NATIVE, admissible_actions=True)
+        can = Capabilities(deterministic=True, fork=ForkSupport.NATIVE, admissible_actions=self.capable)
         return SPEC.model_copy(update={"capabilities": can})
 
 
@@ -91,10 +94,17 @@ def reached(path: Path) -> float:
 class Explored(Played):
     """A group that it has played on a line."""
 
-    def __init__(self, *, max_turns: int = 8, listed: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        max_turns: int = 8,
+        capable: bool = True,
+        listed: bool = True,
+        possible: tuple[str, ...] = ("up", "down", "wait", "jump"),
+    ) -> None:
         super().__init__("go_explore", worth=reached, max_turns=max_turns)
-        self.door, self.policy = Line(listed=listed), ScriptedPolicy()
-        made: Any = self.door, Specs(), Formats()
+        self.door, self.policy = Line(listed=listed, possible=possible), ScriptedPolicy()
+        made: Any = self.door, Specs(capable=capable), Formats()
         self.player = Player(self.policy, CHAT, *made, max_episodes=64, evaluator=self.scores)
 
 
@@ -217,14 +227,50 @@ async def test_without_a_seed_every_run_explores_in_its_own_way() -> None:
     assert one.door.actions == same.door.actions != other.door.actions
 
 
-async def test_without_a_list_of_actions_it_is_refused_with_the_reason() -> None:
-    played = Explored(listed=False)
+async def test_without_a_list_of_actions_it_is_refused_before_anything_is_played() -> None:
+    played = Explored(capable=False)
+
+    (found,) = await played.play()
+
+    assert played.door.opened == []
+    assert found.status is Status.POLICY_ERROR
+    assert "door does not list the actions that are possible, and go_explore chooses by the list" in str(found.error)
+
+
+@pytest.mark.parametrize(
+    ("listing", "reason"),
+    [
+        ({"listed": False}, "door does not know all actions that are possible at the beginning"),
+        ({"possible": ()}, "door lists no action that is possible at the beginning"),
+    ],
+)
+async def test_without_actions_at_the_beginning_it_is_refused_with_the_reason(
+    listing: dict[str, Any], reason: str
+) -> None:
+    played = Explored(**listing)
 
     (found,) = await played.play()
 
     assert played.door.actions == []
     assert found.status is Status.POLICY_ERROR
-    assert "door does not know all actions that are possible at the beginning" in str(found.error)
+    assert reason in str(found.error)
+
+
+async def test_what_is_handed_in_has_turns_even_if_nothing_ended_and_it_came_back_to_the_beginning() -> None:
+    played = Explored(possible=("wait",))
+
+    (found,) = await played.play({"explorations": 2, "actions": 1})
+
+    assert (actions(found), found.status) == (("wait",), Status.TRUNCATED)
+
+
+async def test_replies_that_do_not_fit_are_told() -> None:
+    limits = EpisodeLimits(max_response_tokens=2, max_attempts=1)
+
+    (found,) = await Explored().play({"explorations": 2}, limits=limits)
+
+    assert found.status is Status.POLICY_ERROR
+    assert "none of its replies to the beginning fits limits.max_response_tokens" in str(found.error)
 
 
 @pytest.mark.parametrize("option", ["explorations", "actions"])

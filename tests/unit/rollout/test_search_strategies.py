@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from gymfleet_contracts.rollout import Budget
 from gymfleet_contracts.session import StepResult
-from gymfleet_contracts.trajectory import FinishReason
+from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_rollout.strategy_checks import examine
 
 from tests.fixtures.searches import RIGHT, Path, Played, actions
@@ -253,6 +253,24 @@ async def test_a_branch_that_is_given_up_is_not_played_on() -> None:
     assert actions(found) == ("open",)
     assert [action for _, _, action in played.door.actions] == ["go left", "open"]
     assert "- go left: " in played.prompts()[-1]
+
+
+async def test_a_policy_that_gives_up_at_once_has_taken_a_turn() -> None:
+    played = Played("dfsdt", "Thought: no Action: give up")
+
+    (found,) = await played.play({"gives_up": "give up"})
+
+    assert (found.status, found.finish_reason) == (Status.TRUNCATED, FinishReason.STOPPED)
+    assert [(turn.text, turn.action) for turn in found.turns] == [("Thought: no Action: give up", None)]
+    assert played.door.actions == []
+
+
+async def test_a_policy_that_values_no_way_on_has_taken_the_best() -> None:
+    played = Played("tree_of_thoughts", LEFT, RIGHT, "1", "1", "1", "0", "0", "0")
+
+    (found,) = await played.play({"search": "dfs", "children": 2})
+
+    assert actions(found) == ("go left",)
 
 
 # --- what is not told

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from gymfleet_client.errors import InvalidToolCall
+from gymfleet_client.errors import ActionTooLarge, InvalidToolCall
 from gymfleet_contracts.problems import Problem
 from gymfleet_contracts.session import EnvironmentSpec, Tool, ToolCall
 from gymfleet_contracts.trajectory import Status, Trajectory
@@ -27,6 +27,8 @@ class Tooled(Door):
 
     async def tool_action(self, session_id: str, call: ToolCall, *, timeout_s: float = 0) -> str:
         self.calls.append(call)
+        if len(str(call.arguments.get("what"))) > 20:
+            raise ActionTooLarge(Problem(title="", status=413, detail="the action has 30 characters; door takes 20"))
         if call.arguments.get("what") != "door":
             problem = Problem(type="/problems/invalid-tool-call", title="", status=422, detail="push /what: no door")
             raise InvalidToolCall(problem)
@@ -64,6 +66,25 @@ async def test_the_environment_says_which_action_a_call_spells() -> None:
     assert trajectory.turns[2].observation.startswith("Invalid call. Functions: push.")
     assert door.calls == [ToolCall(name="push", arguments={"what": name}) for name in ("wall", "door")]
     assert [action for _, _, action in door.actions] == ["open"], "a trajectory replays without the tools"
+
+
+async def test_a_call_that_spells_too_long_an_action_is_the_policys_mistake() -> None:
+    trajectory = await played(Tooled(), calls("push", what="w" * 21), calls("push", what="door"))
+
+    assert (trajectory.status, trajectory.attempt) == (Status.COMPLETED, 1), trajectory.error
+    assert [turn.action for turn in trajectory.turns] == [None, "open"]
+    assert trajectory.turns[1].observation == "Invalid call: the action has 30 characters; door takes 20"
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "-" + "9" * 30, "1e999"])
+async def test_a_number_that_no_frame_can_hold_is_no_call(number: str) -> None:
+    door = Tooled()
+    call = calls("push", what="many").replace('"many"', number)
+
+    trajectory = await played(door, call, calls("push", what="door"))
+
+    assert trajectory.turns[1].observation.startswith("Invalid call. Functions: push.")
+    assert [call.arguments for call in door.calls] == [{"what": "door"}]
 
 
 async def test_the_tools_are_declared_in_the_prompt() -> None:

@@ -11,7 +11,7 @@ from gymfleet_trainer.learning.plugins import ALGORITHMS
 _HEAD = '''
 import random, torch
 from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Verdict
-from gymfleet_trainer.learning.policy_gradient import ClippedOptions, GroupBaseline
+from gymfleet_trainer.learning.policy_gradient import ClippedOptions, GroupBaseline, KlOptions
 
 class Mine(GroupBaseline[ClippedOptions]):
     """Returns as they are."""
@@ -19,6 +19,10 @@ class Mine(GroupBaseline[ClippedOptions]):
     def advantages(self, returns, groups):
         return returns
 '''
+_REFRESHES = """
+    class Options(ClippedOptions):
+        kl: KlOptions = KlOptions(coefficient=0.1, refresh_every=1)
+"""
 _BROKEN = {
     "no weight": "    def advantages(self, returns, groups): return returns * 0",
     "not finite": "    def advantages(self, returns, groups): return returns / 0",
@@ -74,9 +78,10 @@ def test_those_that_come_with_gymfleet_are_sound(name: str) -> None:
     assert examine(name) == []
 
 
-def test_a_sound_one_of_ones_own_is_sound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["", _REFRESHES], ids=["plain", "a reference that is refreshed"])
+def test_a_sound_one_of_ones_own_is_sound(tmp_path: Path, source: str) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(_HEAD)
+    path.write_text(_HEAD + source)
 
     assert examine(str(path)) == []
 

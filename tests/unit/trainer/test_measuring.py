@@ -65,7 +65,8 @@ def test_a_measurement_counts_successes_and_gives_their_interval() -> None:
 
 
 def test_what_a_task_took_is_a_mean_over_tasks() -> None:
-    turns = (make_turn(response=(1, 2, 3)), make_turn(response=(4,)))
+    computed = make_turn(response=(1, 2, 3)).model_copy(update={"num_prefilled_tokens": 20})
+    turns = (computed, make_turn(response=(4,)))
     episodes = [make_scored(f"measure.t{task:06d}", turns=turns[: task + 1]) for task in range(2)]
 
     result, _ = measured(episodes, Measure, stages=[{"kind": "measure", "num_tasks": 2}])
@@ -74,7 +75,7 @@ def test_what_a_task_took_is_a_mean_over_tasks() -> None:
     assert result.spent.model_dump() == {
         "env_steps": 1.5,
         "model_calls": 1.5,
-        "tokens": 3.5,
+        "tokens": 23.5,
         "evaluations": 0.0,
         "forks": 0.0,
     }

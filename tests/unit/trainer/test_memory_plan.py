@@ -109,6 +109,28 @@ def test_references_critics_and_reward_models_are_held_beside_the_policy() -> No
     assert (parts(reward)["policy"], parts(reward)["weights"]) == (4 * size, 4 * (size - head))
 
 
+def test_the_rows_of_a_pair_are_in_one_microbatch() -> None:
+    def activations(**stage: Any) -> int:
+        given = {"data": "stage", "tokens_per_microbatch": 512, **stage}
+        collect = {"kind": "collect", "name": "stage"}
+        return parts(planned("1xh100", [collect, given]))["activations"]
+
+    alone, together = activations(kind="preference", algorithm="kto"), activations(kind="preference")
+    assert together == pytest.approx(2 * alone, rel=0.15)
+    assert activations(kind="bradley_terry") == activations(kind="generative_judge") == together
+    assert activations(kind="process_reward") == alone
+
+
+def test_rows_of_files_and_transcripts_are_as_long_as_the_model_takes() -> None:
+    def activations(data: str, kind: str = "preference") -> int:
+        learns = {"kind": kind, "data": data, "tokens_per_microbatch": 256}
+        shorter = {"rollout": {"limits": {"max_context_tokens": 256}}}
+        return parts(planned("1xh100", [{"kind": "collect", "name": "own"}, learns], **shorter))["activations"]
+
+    assert activations("pairs.jsonl") == pytest.approx(2 * activations("own"), rel=0.15)
+    assert activations("own", "bradley_terry") == activations("pairs.jsonl")
+
+
 def test_the_stage_that_needs_most_is_planned_for() -> None:
     sft = {"kind": "sft", "data": "episodes.jsonl"}
 

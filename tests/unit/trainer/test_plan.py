@@ -157,6 +157,11 @@ def test_the_stages_of_a_recipe_in_their_order_with_their_options() -> None:
             r"^stages\.reinforce\.keep_share keeps the groups whose rewards differ", id="the spread of groups of one",
         ),
         pytest.param(
+            [{"kind": "reinforce", "groups_per_step": 8, "keep_share": 0.25, "updates_per_step": 4}], RecipeError,
+            r"^stages\.reinforce\.updates_per_step = 4: keep_share = 0\.25 leaves 2 of the batch's 8 groups, and",
+            id="updates of groups that are left out",
+        ),
+        pytest.param(
             [{"kind": "reinforce", "measure": {"every_step": 3}}], PluginError,
             r"stages\.reinforce\.measure\.every_step", id="misspelt measurement on the way",
         ),

@@ -92,6 +92,7 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(model: Path) -> Non
 
     assert [len(examples) for examples in found.tasks.values()] == [1]
     assert found.left_out == {"unscored": 1, "too_long": 1, "unreadable": 1}
+    assert found.unread == given[2:], "how they ended is known"
 
 
 def test_an_episode_that_the_data_names_twice_is_learned_from_once(model: Path) -> None:

@@ -3,15 +3,17 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_kit.chat.transcripts import Transcript
 from gymfleet_trainer.errors import NothingLeft, RunDirectoryError
-from gymfleet_trainer.learning.reward_data import Example, Pair
+from gymfleet_trainer.learning.reward_data import Example, Examples, Pair
 from gymfleet_trainer.learning.reward_update import LABELS
 from gymfleet_trainer.run.plan import STAGES
+from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.stage_checks import _Rehearsal, _small_model
 from gymfleet_trainer.stages._reward_model import Divided, RewardModelStage
 from pydantic import ValidationError
@@ -59,6 +61,20 @@ def test_labels_are_what_the_option_says(labels: str, expected: list[float]) -> 
     rows = stage("process_reward", labels=labels).rows(RUN, Divided(forked, [], [], []))
 
     assert [float(row.fields[LABELS][end]) for row in rows for end in (1, 3)] == expected
+
+
+def test_episodes_that_are_too_long_to_read_count_in_the_labels_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stage("process_reward", labels="soft", held_out=0.0)
+    short = example(0, success=True, nodes=("a", "aa"))
+    long = [example(sample, success=False, nodes=("a", f"a{sample}")).scored for sample in (1, 2, 3)]
+    found = Examples({"task": [short]}, unread=long)
+    monkeypatch.setattr(made, "_transcripts", lambda _: None)
+    monkeypatch.setattr(made, "_examples", lambda *_: found)
+    run: Any = SimpleNamespace(state=RunState(run_id="run-1", recipe_hash=""))
+
+    (row,) = made.rows(run, made._divided(run))
+
+    assert [float(row.fields[LABELS][end]) for end in (1, 3)] == [0.25, 1.0]
 
 
 def valued(sample: int, *values: float | None) -> Example:

@@ -605,6 +605,17 @@ def test_the_policy_stands_still_while_the_critic_warms_up(model: PolicyModel) -
     assert not same(before, weights(model))
 
 
+def test_the_weight_of_the_kl_in_the_reward_stands_still_while_the_critic_warms_up(model: PolicyModel) -> None:
+    kl = {"coefficient": 0.5, "placement": "reward", "target": 0.1}
+    updater = engine(model, section(algorithm="ppo", kl=kl, critic={"warmup_steps": 1}))
+    sequences = sampled(model)
+
+    updater.update(sequences)
+    assert updater.algorithm.state_dict() == {"kl_coefficient": 0.5}
+    updater.update(sequences)
+    assert updater.algorithm.state_dict() == {"kl_coefficient": pytest.approx(0.49)}
+
+
 def demonstrations(model: PolicyModel) -> list[TrainSequence]:
     return random_sequences(model.config.vocab_size, groups=2, samples=3)
 

@@ -5,6 +5,8 @@ played again. An episode in which something other than the model failed leaves n
 nor as unsolved.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,7 +136,7 @@ def _measured(env: SuiteEnvironment, asked: Asked, directory: Path, failed: dict
         choice = choice_of(env.episodes, None, 1, (spec,), manner)
         agent = AgentSettings(asked.agent.endpoint, most)
         collection = Collection(manner, choice, {spec.name: world}, agent, asked.prices)
-        file = directory / f"{env.title}-{manner.run_id.rpartition('-')[2]}.jsonl"
+        file = directory / f"{env.title}-{setting_of(env, manner)}.jsonl"
         try:
             tally = collection.play(file, address, key)
         finally:
@@ -148,6 +150,12 @@ def _measured(env: SuiteEnvironment, asked: Asked, directory: Path, failed: dict
             f"{tally.last_failure}"
         )
     return _figure(env, episodes, tally.given_up, taken)
+
+
+def setting_of(env: SuiteEnvironment, manner: Manner) -> str:
+    """Return a digest of what determines an environment's episodes: a file has those of one setting."""
+    told = [manner.run_id, env.model_dump(mode="json", include={"tasks", "options", "format"})]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _kept(file: Path, spent: Spending) -> Taken:

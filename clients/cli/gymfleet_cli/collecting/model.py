@@ -14,7 +14,7 @@ from pydantic import HttpUrl, TypeAdapter, ValidationError
 from gymfleet_cli.console import UsageProblem
 
 _OF_THE_REQUEST: Final = frozenset({400, 413, 422})
-"""Statuses that may concern a single conversation, such as one longer than the model's context."""
+"""Statuses that may concern a single conversation."""
 _PATH: Final = "/chat/completions"
 _OPENED: Final = "<think>"
 _CLOSED: Final = "</think>"
@@ -23,6 +23,10 @@ _URL: Final = TypeAdapter(HttpUrl)
 
 class ModelFailed(Exception):
     """The endpoint gave no usable answer, however often it was asked; another episode may fare better."""
+
+
+class ContextFull(Exception):
+    """The conversation has grown longer than the model's context."""
 
 
 class ModelRefused(Exception):
@@ -108,7 +112,7 @@ class AgentModel:
         await self._endpoint.aclose()
 
     async def reply(self, messages: Sequence[Mapping[str, str]]) -> Reply:
-        """Return the reply to a conversation. Raises `ModelFailed` and `ModelRefused`."""
+        """Return the reply to a conversation. Raises `ModelFailed`, `ModelRefused` and `ContextFull`."""
         began = time.perf_counter()
         try:
             found = await self._endpoint.reply(messages, self._max_reply_tokens, math.inf, reasoning_is_enough=True)
@@ -128,7 +132,9 @@ def _failure(error: NoModelAnswer, *, first: bool) -> Exception:
     if error.status is None:
         return ModelFailed(str(error))
     if error.status in _OF_THE_REQUEST and not first:
-        return ModelFailed(f"{error}, in the middle of a conversation: it may be longer than the model's context")
+        return ContextFull() if error.too_long else ModelFailed(f"{error}, in the middle of a conversation")
+    if error.too_long:
+        return ModelRefused(f"{error}: the first prompt and --max-reply-tokens do not fit the model's context")
     return ModelRefused(f"{error}: check --model-url, --model and the key")
 
 

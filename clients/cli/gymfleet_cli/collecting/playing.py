@@ -24,7 +24,7 @@ from gymfleet_contracts.trajectory import (
 from gymfleet_kit.formats import CheckedFormat, format_of
 from gymfleet_kit.plugins import PluginError
 
-from gymfleet_cli.collecting.model import AgentModel, Reply
+from gymfleet_cli.collecting.model import AgentModel, ContextFull, Reply
 from gymfleet_cli.collecting.plan import Episode, Manner
 from gymfleet_cli.collecting.spending import Spending
 from gymfleet_cli.console import UsageProblem
@@ -133,7 +133,11 @@ class Player:
 
     async def _turn(self, world: World, session: Session, played: _Played) -> None:
         self._spending.require_left()
-        reply = await self._model.reply(played.messages)
+        try:
+            reply = await self._model.reply(played.messages)
+        except ContextFull:
+            played.end = FinishReason.CONTEXT_LENGTH
+            return
         self._spending.pay(reply.usage)
         parsed = world.format.parse(reply.text)
         if reply.cut:

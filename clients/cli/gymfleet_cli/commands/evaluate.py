@@ -185,7 +185,7 @@ def _evaluate_suite(found: Target, recipe: Recipe, suite: Suite, every: bool, po
         for env in suite.environments:
             own = recipes[env.title]
             key = key_of(own, stage.model)
-            if (figure := results.get(key)) is None and env.title not in failed:
+            if (figure := results.get(key, env.metric)) is None and env.title not in failed:
                 err.print(plain(f"measuring {stage.model} on {env.title} · logs {state_dir / 'logs'}"))
                 target = Target(Path(recipe_file(own, state_dir)), found.run_dir, stage.model)
                 try:

@@ -16,7 +16,7 @@ from gymfleet_cli.supervisor.errors import FleetError
 from gymfleet_cli.supervisor.ports import LOOPBACK
 
 _PROBE_TIMEOUT_S: Final = 2.0
-_MAX_REASON_CHARS: Final = 300
+_MAX_REASON_CHARS: Final = 1000
 _TAIL_BYTES: Final = 64 * 1024
 _POINTERS: Final = "For further information visit"
 """The end of pydantic's message about a fault."""
@@ -96,7 +96,10 @@ def last_log_line(log: Path, offset: int = 0) -> str:
         return "it wrote no log"
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if _tells_an_error(line)), lines[-1] if lines else None)
-    return _readable(told)[:_MAX_REASON_CHARS] if told is not None else "it wrote nothing"
+    if told is None:
+        return "it wrote nothing"
+    reason = _readable(told)
+    return reason if len(reason) <= _MAX_REASON_CHARS else f"{reason[:_MAX_REASON_CHARS]} ... (more in the log)"
 
 
 def _tells_an_error(line: str) -> bool:

@@ -7,13 +7,16 @@ from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
 
 _ALONE: Final = re.compile(r"\W*([A-Za-z])\W*")
 _CHOICE: Final = re.compile(r"(?<![A-Za-z])\(?([A-Z])[).:](?=\s|\Z)")
-_SAID: Final = re.compile(r"\b(?:answer|choice|option)(?: is)?:? {0,2}\(?([A-Z])\b(?!')")
+_SAID: Final = re.compile(r"\b(?i:answer|choice|option)(?: is)?:?[ \n*]{0,4}\(?([A-Z])\b(?!')")
 _MAX_CHARS: Final = 4_096
 """Length limit of an answer: a longer one chooses nothing."""
 
 
 class MultipleChoice(OneOf[ScorerOptions]):
-    """1 for the right letter: `B`, `(b)`, `B) Rome`, `The answer is B.`; an answer that names two chooses neither."""
+    """1 for the right letter: `B`, `(b)`, `B) Rome`, `Answer: **B**`, `The answer is B.`.
+
+    An answer that names two letters chooses neither.
+    """
 
     def right_one(self, gold: str) -> str:
         """See `OneOf`."""

@@ -10,10 +10,12 @@ from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
 from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written, field
-from gymfleet_kit.data.converters._functions import declarations, declared_in
+from gymfleet_kit.data.converters._functions import CALLS, declarations, declared_in
 
 FACTS: Final = ("task", "success", "reward", "id", "labels", "tools")
 """The facts about a conversation in addition to its messages."""
+_FILES: Final = (("images", "<image>"), ("image", "<image>"), ("videos", "<video>"), ("audios", "<audio>"))
+"""Keys of files beside the messages, as in LLaMA-Factory and LLaVA, and their marks in the texts."""
 NOTHING: Final[Mapping[str, Any]] = {name: Conversation.model_fields[name].default for name in FACTS}
 """The values of facts that are not known."""
 
@@ -50,6 +52,8 @@ class ChatConverter(Converter[OptionsT]):
     """Whether messages state that they are learned from."""
     calls: ClassVar[bool] = False
     """Whether messages may call functions."""
+    calls_beside: ClassVar[bool] = False
+    """Whether messages have their calls beside their text, under OpenAI's keys."""
     apart: ClassVar[frozenset[str]] = frozenset()
     """Those of `reasoning`, `call_ids` and `images` for which messages have a place."""
 
@@ -107,6 +111,10 @@ class ChatConverter(Converter[OptionsT]):
         for number, given in enumerate(field(record, self.key, list), 1):
             if not isinstance(given, dict):
                 raise UnusableRecord(f"{self.key}: message {number} is no object")
+            if not self.calls_beside and (called := next((key for key in CALLS if given.get(key)), "")):
+                raise UnusableRecord(
+                    f"{self.key}: message {number}: {called}: this form has no calls beside a text; `messages` has"
+                )
             try:
                 yield self.message(given)
             except (UnusableRecord, ValidationError) as error:
@@ -136,6 +144,11 @@ class KeyedChat(ChatConverter[KeyedT]):
 
     def _messages(self, record: Mapping[str, JsonValue]) -> Iterator[Message]:
         messages = list(super()._messages(record))
+        for name, mark in _FILES:
+            if record.get(name) and any(mark in message.content for message in messages):
+                raise UnusableRecord(
+                    f"{name}: files beside the messages are not read; `messages` reads image_url parts"
+                )
         if record.get(self.options.system):
             said = Message(role="system", content=field(record, self.options.system, str))
             if not messages or messages[0].role != "system":

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gymfleet_contracts import strict_json
 from gymfleet_contracts.conversation import MadeCall
@@ -12,6 +12,8 @@ from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import UnusableRecord, field
 
+CALLS: Final = ("tool_calls", "function_call")
+"""The keys under which messages have the assistant's calls."""
 _OF_A_TOOL = frozenset({"name", "description", "parameters", "strict"})
 
 

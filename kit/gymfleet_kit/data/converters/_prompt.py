@@ -8,6 +8,7 @@ from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
 from gymfleet_kit.data.converter import UnusableRecord, field
+from gymfleet_kit.data.converters._functions import CALLS
 
 THOUGHTS: Final = ("reasoning_content", "reasoning", "thinking")
 """The keys under which published messages have the assistant's thoughts."""
@@ -32,12 +33,18 @@ def prompt_of(messages: Sequence[Message]) -> list[JsonValue]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
+def thought_in(given: Mapping[str, JsonValue], keys: Sequence[str] = THOUGHTS) -> str:
+    """Return an assistant's thoughts: those under the first key that has any. Raises `UnusableRecord`."""
+    key = next((key for key in keys if given.get(key)), "")
+    return field(given, key, str) if key else ""
+
+
 def _messages(given: Sequence[Any], name: str) -> Iterator[Message]:
     for number, one in enumerate(given, 1):
         if not isinstance(one, dict):
             raise UnusableRecord(f"{name}: message {number} is no object")
-        if one.get("tool_calls"):
-            raise UnusableRecord(f"{name}: message {number}: tool_calls: only conversations have calls of functions")
+        if called := next((key for key in CALLS if one.get(key)), None):
+            raise UnusableRecord(f"{name}: message {number}: {called}: only conversations have calls of functions")
         if thought := next((key for key in THOUGHTS if one.get(key)), None):
             raise UnusableRecord(f"{name}: message {number}: {thought}: only conversations have thoughts apart")
         try:

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import ConverterOptions, field
 from gymfleet_kit.data.converters._chat import ChatConverter
+from gymfleet_kit.data.converters._prompt import thought_in
 
 _NEGATIVES: Final = "toolbench_negative"
 
@@ -51,11 +52,11 @@ class AgentFlan(ChatConverter[AgentFlanOptions]):
 
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message."""
-        role = self.role(given, "role")
-        told = role == "assistant" and given.get("loss") is not None
-        return Message(
-            role=role, content=field(given, "content", str), learned=field(given, "loss", bool) if told else None
-        )
+        role, content = self.role(given, "role"), field(given, "content", str)
+        if role != "assistant":
+            return Message(role=role, content=content)
+        learned = field(given, "loss", bool) if given.get("loss") is not None else None
+        return Message(role=role, content=content, reasoning=thought_in(given), learned=learned)
 
     def written(self, message: Message) -> dict[str, JsonValue]:
         """Return a message."""

@@ -91,7 +91,12 @@ class Decomposed(Messages):
         return one.model_copy(update={"messages": tuple(messages), "labels": (*one.labels, DECOMPOSED)})
 
     def _parts(self, reply: Message) -> list[Message]:
-        """Split a reply into several, with a question before each but the first; keep one without an action whole."""
+        """Split a reply into several, with a question before each but the first; keep one without an action whole.
+
+        A reply that calls functions stays whole too; thoughts beside the text stay before the first part.
+        """
+        if reply.tool_calls:
+            return [reply]
         parsed = self._format.parse(reply.content)
         if parsed.action is None:
             return [reply]
@@ -99,7 +104,7 @@ class Decomposed(Messages):
         asked = [(self.options.ask_action, name), (self.options.ask_arguments, arguments)]
         if not parsed.thought:
             asked = asked[1:]
-        parts = [Message(role="assistant", content=parsed.thought or name)]
+        parts = [Message(role="assistant", content=parsed.thought or name, reasoning=reply.reasoning)]
         for question, answer in asked:
             if answer:
                 parts += [Message(role="user", content=question), Message(role="assistant", content=answer)]

@@ -11,7 +11,7 @@ from gymfleet_kit.data.converter import UnusableRecord, field
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_no_calls
 from gymfleet_kit.data.converters._functions import calls_of, said_calls
 from gymfleet_kit.data.converters._images import parts_of, shown_in
-from gymfleet_kit.data.converters._prompt import THOUGHTS
+from gymfleet_kit.data.converters._prompt import THOUGHTS, thought_in
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
 
 
@@ -85,7 +85,7 @@ class Messages(KeyedChat[MessagesOptions]):
             ],
         },
     )
-    calls = True
+    calls = calls_beside = True
     apart = frozenset({"reasoning", "call_ids", "images"})
 
     @property
@@ -147,11 +147,7 @@ class Messages(KeyedChat[MessagesOptions]):
         return self._shown(given)[0]
 
     def _thought(self, given: Mapping[str, JsonValue]) -> str:
-        if not self.options.reasoning:
-            return ""
-        keys = (key for key in (self.options.reasoning, *THOUGHTS) if given.get(key) is not None)
-        key = next(keys, "")
-        return field(given, key, str) if key else ""
+        return thought_in(given, (self.options.reasoning, *THOUGHTS)) if self.options.reasoning else ""
 
     def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
         parts = given.get(self.options.content)

@@ -37,7 +37,7 @@ class NegativesOptions(MessagesOptions):
 class Negatives(Messages):
     """Plain conversations that call no tool, with a system message that offers some, or none (arXiv:2403.12881).
 
-    A conversation that has its own system message, or calls a tool, is left out.
+    A conversation that has its own system message or declares functions, or calls a tool, is left out.
     """
 
     Options = NegativesOptions
@@ -49,7 +49,9 @@ class Negatives(Messages):
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the conversation with tools that are not needed, and without any tools."""
         for one in super().convert(record):
-            if not isinstance(one, Conversation) or any(message.role == "system" for message in one.messages):
+            if not isinstance(one, Conversation) or one.tools:
+                continue
+            if any(message.role == "system" for message in one.messages):
                 continue
             if any(called_tools(message.text) for message in one.messages if message.role == "assistant"):
                 continue

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import ConverterOptions, field
 from gymfleet_kit.data.converters._chat import ChatConverter
+from gymfleet_kit.data.converters._prompt import thought_in
 
 
 class OpenManusOptions(ConverterOptions):
@@ -45,7 +46,9 @@ class OpenManus(ChatConverter[OpenManusOptions]):
 
     def message(self, given: Mapping[str, JsonValue]) -> Message:
         """Return one message."""
-        return Message(role=self.role(given, "role"), content=field(given, "content", str))
+        role = self.role(given, "role")
+        thought = thought_in(given) if role == "assistant" else ""
+        return Message(role=role, content=field(given, "content", str), reasoning=thought)
 
     def written(self, message: Message) -> dict[str, JsonValue]:
         """Return a message."""

@@ -12,6 +12,7 @@ from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat
 from gymfleet_kit.data.converters._functions import made_call
 from gymfleet_kit.data.converters._identified import human_or_gpt
+from gymfleet_kit.data.converters._prompt import THOUGHTS
 
 
 class ShareGptOptions(ChatOptions):
@@ -58,6 +59,7 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
         },
     )
     calls = True
+    apart = frozenset({"reasoning"})
 
     @property
     def key(self) -> str:
@@ -72,9 +74,7 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
         called = read_object(said.content)
         if called is None:
             raise UnusableRecord("value: a function_call is one JSON object with `name` and `arguments`")
-        return Message(
-            role=said.role, content="", learned=said.learned, tool_calls=(made_call(called, "function_call"),)
-        )
+        return said.model_copy(update={"content": "", "tool_calls": (made_call(called, "function_call"),)})
 
     def written(self, message: Message) -> dict[str, JsonValue]:
         """Return a message; one that is learned from needs no `loss`."""
@@ -85,4 +85,6 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
             call = message.tool_calls[0]
             said = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
             found = {"from": "function_call", "value": said}
+        if message.reasoning:
+            found[THOUGHTS[0]] = message.reasoning
         return found | {"loss": False} if message.role == "assistant" and not message.teaches else found

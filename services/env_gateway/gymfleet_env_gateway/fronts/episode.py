@@ -25,6 +25,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _NOT_EXECUTED: Final = frozenset(
     {
         problems.ACTION_TOO_LARGE,
+        problems.PAYLOAD_TOO_LARGE,
         problems.VALIDATION,
         problems.RATE_LIMITED,
         problems.QUOTA_EXCEEDED,
@@ -44,6 +45,17 @@ def intent(action: str) -> bytes:
         return action.encode()
     except UnicodeEncodeError:
         raise InvalidRequest("the text holds a lone surrogate; send valid Unicode") from None
+
+
+def counted(error: ServiceError) -> int | None:
+    """Return the number of tasks that there are, from the refusal of a drawn task; None if it does not say.
+
+    The spec counts those of the default level alone.
+    """
+    problem = error.problem()
+    count = (problem.model_extra or {}).get("count")
+    found = problem.type == problems.UNKNOWN_TASK and type(count) is int and count > 0
+    return count if found else None
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -187,8 +187,12 @@ class Shard:
         """Close the session of a call that was given up, and the sessions that the call has made."""
         if call.session_id:
             self._sessions.release(call.session_id)
-        if answer.ok and call.op in _MAKING:
-            made = decode(answer.payload)
+        if answer.ok:
+            self._release_made(call.op, decode(answer.payload))
+
+    def _release_made(self, op: str, made: Any) -> None:
+        """Close the sessions that a call has made: nobody learns their ids."""
+        if op in _MAKING:
             for session in made if isinstance(made, list) else [made]:
                 self._sessions.release(session["session_id"])
 
@@ -216,9 +220,11 @@ class Shard:
                 result = self._sessions.step(call.session_id, step.index, step.action, call.replies)
                 return result, *self._sessions.asides(call.session_id)
         answer = self._sessions.handle(call.op, call.session_id, self._body(call), call.replies)
-        ok = encode(answer)
-        if len(ok) > MAX_RESULT_BYTES:
-            raise EnvironmentFailed(f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit")
+        try:
+            ok = _encoded(call.op, answer)
+        except Exception:
+            self._release_made(call.op, answer)
+            raise
         if call.op not in _TELLING:
             return ok, "", b""
         return ok, *self._sessions.asides(answer["session_id"] if call.op == Op.OPEN else call.session_id)
@@ -263,6 +269,17 @@ def load_entries(config: ShardConfig) -> dict[str, Entry]:
                 f"GYMFLEET_ENV_{variable} names {', '.join(unknown)}, but served are {', '.join(entries)}"
             )
     return entries
+
+
+def _encoded(op: str, answer: Any) -> bytes:
+    """Encode an answer. Raises `EnvironmentFailed`, and `InvalidRequest` for more children than an answer holds."""
+    ok = encode(answer)
+    if len(ok) <= MAX_RESULT_BYTES:
+        return ok
+    detail = f"the result has {len(ok)} bytes; {MAX_RESULT_BYTES} is the limit"
+    if op == Op.FORK and len(answer) > 1:
+        raise InvalidRequest(f"/count: {detail}: ask for fewer children at once", errors=[{"pointer": "/count"}])
+    raise EnvironmentFailed(detail)
 
 
 def _opening(number: int) -> str:

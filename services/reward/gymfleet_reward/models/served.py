@@ -122,7 +122,7 @@ class ServedModel:
     def _require(self, num_asked: int, indices: list[int], labels: set[int]) -> None:
         if sorted(indices) != list(range(num_asked)):
             raise ServerFailed(f"the server of {self._name!r} answered for {len(indices)} of {num_asked} transcripts")
-        if labels != {1}:
+        if labels - {1}:
             raise ComponentError(
                 f"the reward model {self._name!r} has {max(labels)} labels: a reward model has a head with one"
             )

@@ -10,6 +10,8 @@ from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, 
 
 _SHOWN: Final = 300
 """Characters shown of the observation that a try led to."""
+_GIVEN_UP: Final = "You gave up."
+"""The answer to a reply that gives up: no prompt has it."""
 
 
 class DfsdtOptions(StrategyOptions):
@@ -62,11 +64,11 @@ class Dfsdt(Strategy[DfsdtOptions]):
                 if len(here.tries) == self.options.width:
                     await self._back(ctx, path, 1)
                     continue
-                child = await self._tried(ctx, here)
-                if child is None:  # given up
+                child, given_up = await self._tried(ctx, here)
+                newest = child
+                if given_up:
                     await self._back(ctx, path, self.options.back)
                     continue
-                newest = child
                 if not child.over:
                     path.append(_Open(child))
                     continue
@@ -81,19 +83,20 @@ class Dfsdt(Strategy[DfsdtOptions]):
             pass
         return newest if best is None else best[1]
 
-    async def _tried(self, ctx: PlayContext, here: _Open) -> Node | None:
-        """Return the node that another reply leads to, or None if the reply gives up."""
+    async def _tried(self, ctx: PlayContext, here: _Open) -> tuple[Node, bool]:
+        """Return the node that another reply leads to, and whether the reply gives up."""
         last = len(here.tries) + 1 == self.options.width
         node = here.node if last else (await ctx.fork(here.node))[0]
         (reply,) = await ctx.propose(node, hint=_told(here.tries))
         if self.options.gives_up is not None and reply.action == self.options.gives_up:
             here.tries.append(f"{reply.action}: given up")
-            await ctx.release(node)
-            return None
+            child = ctx.answer(node, reply, _GIVEN_UP)
+            await ctx.release(child)
+            return child, True
         child = await ctx.act(node, reply)
         came = " ".join(child.observation.split())
         here.tries.append(f"{reply.action or reply.text}: {came[:_SHOWN]}")
-        return child
+        return child, False
 
     async def _back(self, ctx: PlayContext, path: list[_Open], turns: int) -> None:
         for _ in range(min(turns, len(path))):

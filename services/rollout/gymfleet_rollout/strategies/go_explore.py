@@ -43,21 +43,24 @@ class GoExplore(Strategy[GoExploreOptions]):
     """
 
     Options = GoExploreOptions
-    facts = StrategyFacts(expert=True, evaluates=True, forks=True, state_keys=True)
+    facts = StrategyFacts(expert=True, evaluates=True, forks=True, state_keys=True, actions=True)
 
     def __init__(self, options: GoExploreOptions) -> None:
         super().__init__(options)
         self._cells: dict[str, _Cell] = {}
         """Cells by key. Their nodes are forked and never played on."""
         self._ended: dict[Node, float] = {}
+        self._newest: Node | None = None
+        """The newest node that an action led to."""
 
     async def play(self, ctx: PlayContext) -> None:
         """Explore for the whole group."""
-        root = newest = await ctx.open()
-        if await ctx.admissible(root) is None:
+        root = await ctx.open()
+        if not (possible := await ctx.admissible(root)):
+            lacks = "does not know all actions that are" if possible is None else "lists no action that is"
             raise StrategyError(
-                f"{root.task.env} does not know all actions that are possible at the beginning, and go_explore draws "
-                "from them: give another strategy"
+                f"{root.task.env} {lacks} possible at the beginning, and go_explore draws from them: give another "
+                "strategy"
             )
         self._cells[_key(root)] = _Cell(root)
         seed = ctx.group.run_id if ctx.group.sampling.seed is None else ctx.group.sampling.seed
@@ -65,13 +68,18 @@ class GoExplore(Strategy[GoExploreOptions]):
         wanted = len(ctx.group.wanted)
         try:
             for _ in range(self.options.explorations * wanted):
-                newest = await self._explored(ctx, self._returned_to(draw), draw)
+                await self._explored(ctx, self._returned_to(draw), draw)
                 if self._num_good() >= wanted:
                     break
+            if self._newest is None:
+                raise StrategyError(
+                    "go_explore carried out no action: none of its replies to the beginning fits "
+                    "limits.max_response_tokens and the context"
+                )
         except BudgetSpent:
             pass
         best = sorted(self._ended, key=lambda leaf: (-self._ended[leaf], leaf.depth))[:wanted]
-        for leaf in best or [newest]:
+        for leaf in best or [self._newest or root]:
             ctx.export(leaf, selected=True)
 
     def _num_good(self) -> int:
@@ -84,8 +92,8 @@ class GoExplore(Strategy[GoExploreOptions]):
         cell.seen += 1
         return cell
 
-    async def _explored(self, ctx: PlayContext, cell: _Cell, draw: random.Random) -> Node:
-        """Return the node that an exploration reached."""
+    async def _explored(self, ctx: PlayContext, cell: _Cell, draw: random.Random) -> None:
+        """Act at random from a state."""
         ctx.note(cell.node, visits=cell.seen)
         node = cell.node
         for _ in range(self.options.actions):
@@ -96,14 +104,15 @@ class GoExplore(Strategy[GoExploreOptions]):
             reply = ctx.write(fork, "", draw.choice(possible)) if possible else None
             if reply is None:
                 await ctx.release(fork)
-                return fork
-            reached = await ctx.act(fork, reply)
+                return
+            self._newest = reached = await ctx.act(fork, reply)
             if reached.over:
                 (self._ended[reached],) = await ctx.evaluate([reached])
                 await ctx.release(reached)
-                return reached
+                return
             node = await self._shortest(ctx, reached)
-        return node
+            if node.depth:
+                self._newest = node
 
     async def _shortest(self, ctx: PlayContext, node: Node) -> Node:
         """Return the node of the same state with the shortest path, and keep it."""

@@ -30,7 +30,7 @@ class Masked(Strategy[MaskedOptions]):
     """
 
     Options = MaskedOptions
-    facts = StrategyFacts(by_sample=True)
+    facts = StrategyFacts(by_sample=True, actions=True)
 
     async def play(self, ctx: PlayContext) -> None:
         """Play one episode."""

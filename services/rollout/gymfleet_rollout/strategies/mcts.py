@@ -53,7 +53,8 @@ class Mcts(Strategy[MctsOptions]):
     """The tree grows where values are high or little is known; the best finished episodes are exported.
 
     A simulation descends by `select` to a node that may have another child, asks the policy for one reply there and
-    carries it out in a fork. If the reply asks for an action that was already tried, the simulation descends further.
+    carries it out in a fork. If the reply asks for an action that was already tried, the simulation descends by
+    `select` here too, which may choose another child: a policy that repeats itself would else search one path alone.
     The value of the node that it reaches counts for every node on the path.
     """
 

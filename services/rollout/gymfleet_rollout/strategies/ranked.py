@@ -25,7 +25,7 @@ class Ranked(Strategy[RankedOptions]):
     """
 
     Options = RankedOptions
-    facts = StrategyFacts(by_sample=True)
+    facts = StrategyFacts(by_sample=True, actions=True)
 
     async def play(self, ctx: PlayContext) -> None:
         """Play one episode."""

@@ -83,9 +83,10 @@ class TreeOfThoughts(Strategy[TreeOptions]):
         stack = [root]
         try:
             while stack and len(ended) < self.options.tries:
-                newest = node = stack.pop()
+                node = stack.pop()
                 # The last node of the stack comes next.
                 for value, child in sorted(await self._children(ctx, node), key=lambda one: one[0]):
+                    newest = child
                     if value > self.options.prune and not child.over:
                         stack.append(child)
                         continue

@@ -34,7 +34,7 @@ from gymfleet_trainer.learning.plugins import ALGORITHMS
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
 from gymfleet_trainer.model.batching import TrainSequence, pack, sequences_from_trajectory
 from gymfleet_trainer.model.optimizer import OptimizerOptions
-from gymfleet_trainer.model.policy_model import PolicyModel
+from gymfleet_trainer.model.policy_model import PolicyModel, Reference
 from gymfleet_trainer.model.trees import SHORTEST
 
 _VOCAB: Final = 24
@@ -66,12 +66,15 @@ class _Bench:
     def algorithm(self) -> Algorithm[Any]:
         return self.kind(self.kind.Options())
 
-    def engine(self, *, microbatch: int = _WHOLE, model: PolicyModel | None = None) -> UpdateEngine:
+    def engine(
+        self, *, microbatch: int = _WHOLE, model: PolicyModel | None = None, reference: Reference | None = None
+    ) -> UpdateEngine:
         section = UpdateOptions(
             steps=2, updates_per_step=2, epochs_per_step=2, tokens_per_microbatch=microbatch, optimizer=_PASS
         )
         policy = copy.deepcopy(self.model) if model is None else model
-        engine = UpdateEngine(policy, self.algorithm(), section, reference=self.model.frozen_copy())
+        given = self.model.frozen_copy() if reference is None else reference
+        engine = UpdateEngine(policy, self.algorithm(), section, reference=given)
         # A check of the policy shows nothing while only a critic is trained.
         learning = (batch for batch in range(_WARM_UP) if Trained.POLICY in engine.algorithm.trains(batch))
         engine.num_batches = next(learning, 0)
@@ -188,8 +191,9 @@ def _a_restart_changes_nothing(bench: _Bench) -> None:
     straight = bench.engine()
     _update(straight, bench.batches[0])
     saved, weights = copy.deepcopy(straight.state_dict()), copy.deepcopy(straight.model)
+    reference = copy.deepcopy(straight.reference)  # which may have been refreshed
     _update(straight, bench.batches[1])
-    resumed = bench.engine(model=weights)
+    resumed = bench.engine(model=weights, reference=reference)
     resumed.load_state_dict(saved)
     _update(resumed, bench.batches[1])
     if _distance(straight.model, resumed.model) != 0:

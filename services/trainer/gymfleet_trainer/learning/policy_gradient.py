@@ -11,7 +11,7 @@ from gymfleet_contracts.schedule import Schedule, highest, value_at
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Models, Need, TokenOutputs
+from gymfleet_trainer.learning.algorithm import Algorithm, AlgorithmOptions, Loss, Models, Need, TokenOutputs, Trained
 from gymfleet_trainer.learning.episodes import on_written, summed
 from gymfleet_trainer.learning.kl import KlEstimator, adapted_coefficient, kl_estimate
 from gymfleet_trainer.learning.losses import (
@@ -221,11 +221,16 @@ class PolicyGradient(Algorithm[OptionsT]):
         return penalised
 
     def after_batch(self, batch: int, models: Models, reported: Mapping[str, float]) -> None:
-        """Move the coefficient of the KL term, if the recipe has a target for it. See `adapted_coefficient`."""
+        """Move the coefficient of the KL term, if the recipe has a target for it. See `adapted_coefficient`.
+
+        Batches that train only a critic do not move it: the policy stands still, whatever the coefficient.
+        """
         super().after_batch(batch, models, reported)
         options = self.options.kl
+        if options.target is None or Trained.POLICY not in self.trains(batch):
+            return
         measured = reported.get("reference_kl", math.nan) if self._kl_in_loss else self._kl_of_rewards
-        if options.target is not None and math.isfinite(measured):
+        if math.isfinite(measured):
             self._kl_coefficient = adapted_coefficient(
                 self._kl_coefficient, measured, target=options.target, horizon=options.horizon
             )

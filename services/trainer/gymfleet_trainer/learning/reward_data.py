@@ -86,6 +86,8 @@ class Examples:
 
     tasks: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
     left_out: Counter[str] = field(default_factory=Counter)
+    unread: list[ScoredTrajectory] = field(default_factory=list)
+    """Those that are left out because the model cannot read them; how they ended is known all the same."""
 
 
 def read_examples(
@@ -108,9 +110,11 @@ def read_examples(
             transcript = written(scored.trajectory)
         except BadTranscript:
             found.left_out["unreadable"] += 1
+            found.unread.append(scored)
             continue
         if len(transcript.ids) > max_tokens:
             found.left_out["too_long"] += 1
+            found.unread.append(scored)
             continue
         found.tasks[task_name(scored.trajectory.task)].append(Example(scored, transcript, scored.reward.total))
     return found

@@ -81,13 +81,18 @@ def totals(group: Group) -> list[float]:
     return [scored.reward.total for scored in group.trajectories if scored.reward is not None]
 
 
+def num_spread(num_groups: int, share: float) -> int:
+    """Return how many of a batch's groups the share is, rounded up."""
+    return math.ceil(share * num_groups - _ROUNDING)
+
+
 def most_spread(groups: Sequence[Group], share: float) -> list[Group]:
     """Return the share of groups, at least one of any, whose rewards have the largest standard deviation, in order.
 
     StarPO-S of RAGEN, arXiv:2504.20073, section 4: a policy learns most from what it is uncertain of. Of equal groups,
     the first ones are kept.
     """
-    num_kept = math.ceil(share * len(groups) - _ROUNDING)
+    num_kept = num_spread(len(groups), share)
     widest = sorted(range(len(groups)), key=lambda place: (-pstdev(totals(groups[place])), place))
     return [groups[place] for place in sorted(widest[:num_kept])]
 

@@ -55,8 +55,8 @@ async def _spent(
         turns = [turn for scored in episodes for turn in scored.trajectory.turns]
         steps = sum(turn.action is not None for turn in turns)
         values = 0 if plays.allocation is None else len(episodes)
-        tokens = sum(len(turn.response_token_ids) + turn.num_prefilled_tokens for turn in turns)
-        of_all = [steps, len(turns), tokens, values, 0]
+        used = sum(len(turn.response_token_ids) + turn.num_prefilled_tokens for turn in turns)
+        of_all = [steps, len(turns), used, values, 0]
     else:
         counted = (f"searched_{name}" for name in _COUNTED)
         of_all = [run.state.counts.get(name, 0) - before.get(name, 0) for name in counted]

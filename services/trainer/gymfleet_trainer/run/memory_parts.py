@@ -8,11 +8,18 @@ from typing import Any, Final
 import torch
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.recipe_sections import LoraSection
+from gymfleet_contracts.stages import is_path
 from torch import nn
 
 from gymfleet_trainer.learning.algorithm import Algorithm, Need
-from gymfleet_trainer.learning.options import GenerativeJudgeOptions, ReinforceOptions, RewardModelOptions
-from gymfleet_trainer.learning.plugins import algorithm_of
+from gymfleet_trainer.learning.options import (
+    BradleyTerryOptions,
+    GenerativeJudgeOptions,
+    ReinforceOptions,
+    RewardModelOptions,
+)
+from gymfleet_trainer.learning.plugins import ALGORITHMS, algorithm_of
+from gymfleet_trainer.learning.preferences import Paired
 from gymfleet_trainer.learning.sft_update import TOKENS_PER_MICROBATCH
 from gymfleet_trainer.model.families import decoder_of
 from gymfleet_trainer.model.held import Held, held, meta_adapted, meta_policy, rounded_bytes
@@ -83,8 +90,17 @@ class Counter:
     def microbatch(self, options: Any) -> Microbatch:
         """Return the largest micro-batch of a stage."""
         tokens = int(getattr(options, "tokens_per_microbatch", TOKENS_PER_MICROBATCH))
-        longest = max(self.recipe.limits_of(env).max_context_tokens for env in self.recipe.environments)
-        return Microbatch(max(tokens, longest), longest)  # a longer row is a micro-batch of its own
+        longest = self._longest(options)
+        # A longer row is a micro-batch of its own, and so are the two rows of a pair, which stay together.
+        return Microbatch(max(tokens, longest * (2 if _compares(options) else 1)), longest)
+
+    def _longest(self, options: Any) -> int:
+        """Return the tokens of a stage's longest row: those of the recipe's own episodes have a limit of their own."""
+        data = getattr(options, "data", ())
+        from_files = any(map(is_path, (data,) if isinstance(data, str) else data))
+        if from_files or isinstance(options, RewardModelOptions):  # which reads transcripts of whole episodes
+            return self.recipe.inference.max_model_len
+        return max(self.recipe.limits_of(env).max_context_tokens for env in self.recipe.environments)
 
     def activations(
         self, options: Any, *, recompute: bool, masters: torch.dtype | None = None, adapted: bool | None = None
@@ -248,6 +264,15 @@ class Counter:
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         return int(2 * text.num_hidden_layers * heads * head * dtype.itemsize)
+
+
+def _compares(options: Any) -> bool:
+    """Return whether a stage learns from pairs, whose two rows are in one micro-batch."""
+    if isinstance(options, GenerativeJudgeOptions):
+        return "judge_pairs" in options.components
+    if isinstance(options, BradleyTerryOptions):
+        return True
+    return hasattr(options, "algorithm") and issubclass(ALGORITHMS.find(options.algorithm), Paired)
 
 
 def resident_bytes() -> int:

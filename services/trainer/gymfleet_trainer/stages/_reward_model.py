@@ -51,6 +51,8 @@ class Divided:
     replayed: list[Example] = field(default_factory=list)
     """Those of `earlier` that are trained on again."""
     replayed_pairs: list[Pair] = field(default_factory=list)
+    unread: list[ScoredTrajectory] = field(default_factory=list)
+    """The episodes of all these tasks that the model cannot read, such as those that are too long."""
 
 
 class RewardModelStage(Stage[OptionsT]):
@@ -135,15 +137,18 @@ class RewardModelStage(Stage[OptionsT]):
         transcripts = self._transcripts(run)
         found = self._examples(run, transcripts)
         own = Round.of(found.tasks, self.options)
+        unread = [*found.unread]
         # Set, not added up: a resumed stage reads them again.
         run.state.counts |= {
             **{f"examples_{reason}.{self.name}": number for reason, number in found.left_out.items()},
             f"tasks_without_pairs.{self.name}": sum(not pairs for pairs in own.pairs.values()),
         }
-        rounds = self._rounds(run, transcripts)
+        rounds = self._rounds(run, transcripts, unread)
         out = held_out_of([*rounds, own], self.options.held_out)
         trained = own.tasks.keys() - out
-        divided = Divided(own.examples_of(trained), own.pairs_of(trained), own.examples_of(out), own.pairs_of(out))
+        divided = Divided(
+            own.examples_of(trained), own.pairs_of(trained), own.examples_of(out), own.pairs_of(out), unread=unread
+        )
         return self._with_replay(run, divided, rounds, out) if self.options.replay else divided
 
     def _with_replay(self, run: RunContext, divided: Divided, rounds: Sequence[Round], out: set[str]) -> Divided:
@@ -160,8 +165,8 @@ class RewardModelStage(Stage[OptionsT]):
         run.state.counts[f"replayed.{self.name}"] = len(divided.replayed) + len(divided.replayed_pairs)
         return divided
 
-    def _rounds(self, run: RunContext, transcripts: Transcripts) -> list[Round]:
-        """Return the data of earlier rounds, where this round continues from it."""
+    def _rounds(self, run: RunContext, transcripts: Transcripts, unread: list[ScoredTrajectory]) -> list[Round]:
+        """Return the data of earlier rounds, where this round continues from it; what is unread of it is added."""
         if not self.options.replay and self.options.start_from == "policy":
             return []
         rounds = []
@@ -170,6 +175,7 @@ class RewardModelStage(Stage[OptionsT]):
             episodes = (record for record in records if isinstance(record, ScoredTrajectory))
             found = read_examples(episodes, transcripts, self.options, run.recipe.inference.max_model_len)
             rounds.append(Round.of(found.tasks, self.options))
+            unread += found.unread
         return rounds
 
     def _transcripts(self, run: RunContext) -> Transcripts:

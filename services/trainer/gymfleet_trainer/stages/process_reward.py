@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.stages import StageFacts
+from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_kit.plugins import ASCENDING
 from pydantic import ConfigDict, Field, model_validator
 
@@ -71,7 +72,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
             raise NothingLeft(f"{self.table}: all tasks of {', '.join(self.data)} are held out: there are too few")
         learned = [*divided.trained, *divided.replayed]
         # For replayed episodes, the forks that are not replayed count too.
-        nodes = _nodes([*divided.trained, *divided.earlier])
+        nodes = _nodes([*divided.trained, *divided.earlier], divided.unread)
         # Every turn of a group that is played together has a node, which may belong to its episode alone.
         shares = self.options.labels in ("soft", "hard")
         if shares and not any(len(ended) > 1 for ended in nodes.values()):
@@ -104,7 +105,7 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         """Return how well held-out turns are predicted, and how well all turns rank pairs of held-out episodes."""
         numbers = numbers_of(run, divided.held_out)
         probabilities = {name: [sigmoid(number) for number in found] for name, found in numbers.items()}
-        nodes = _nodes(divided.held_out)
+        nodes = _nodes(divided.held_out, divided.unread)
         given = [label for example in divided.held_out for label in self._labels(example, nodes)]
         told = [number for example in divided.held_out for number in probabilities[example.name]]
         known = [(number, label) for number, label in zip(told, given, strict=True) if label is not None]
@@ -125,6 +126,8 @@ class ProcessReward(RewardModelStage[ProcessRewardStageOptions]):
         }
 
 
-def _nodes(examples: Sequence[Example]) -> Mapping[TreeNode, Sequence[bool]]:
+def _nodes(examples: Sequence[Example], unread: Sequence[ScoredTrajectory]) -> Mapping[TreeNode, Sequence[bool]]:
+    # Unread episodes count too: without the longest ones, which often fail, turns would seem better than they are.
+    episodes = [*(example.scored for example in examples), *unread]
     # Each episode once: a file may be the data of all rounds.
-    return values_of_nodes({example.name: example.scored for example in examples}.values())
+    return values_of_nodes({scored.trajectory.trajectory_id: scored for scored in episodes}.values())

@@ -21,7 +21,14 @@ from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS, TOLERANCE
 from gymfleet_trainer.publish.tolerance import calibrated, tolerance
-from gymfleet_trainer.run.batch import batch_metrics, book_batch, contradiction, most_spread, refusal
+from gymfleet_trainer.run.batch import (
+    batch_metrics,
+    book_batch,
+    contradiction,
+    most_spread,
+    num_spread,
+    refusal,
+)
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.divergence import DivergenceWatch
 from gymfleet_trainer.run.group_planner import PlannedGroup, TrainingPlan, planned_slots
@@ -89,6 +96,12 @@ class Reinforce(Stage[ReinforceStageOptions]):
             raise RecipeError(
                 f"{self.table}.keep_share keeps the groups whose rewards differ the most, and those of groups of one "
                 "do not differ: give group_size of at least 2, or leave it out"
+            )
+        if options.updates_per_step > (kept := num_spread(options.groups_per_step, options.keep_share)):
+            raise RecipeError(
+                f"{self.table}.updates_per_step = {options.updates_per_step}: keep_share = {options.keep_share:g} "
+                f"leaves {kept} of the batch's {options.groups_per_step} groups, and every update needs one: give "
+                "fewer updates, or a larger share"
             )
 
     def plays(self) -> Mapping[str, Plays]:

@@ -34,6 +34,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from gymfleet_env_gateway.access import Tenant
+from gymfleet_env_gateway.fronts.episode import counted
 from gymfleet_env_gateway.session_proxy import SessionProxy
 
 log = structlog.get_logger()
@@ -249,9 +250,13 @@ class _Calls:
     async def _reset(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if taken := sorted(_OURS & arguments.keys()):
             raise InvalidRequest(f"unknown arguments {', '.join(taken)}")
-        selected = arguments if {"task_id", "task_index"} & arguments.keys() else self._drawn(arguments)
-        request = _parsed(OpenSession, {**selected, "env": self._spec.name})
-        opened = _decode(await self._proxy.open_patiently(self._tenant, _raw(request)))
+        named = bool({"task_id", "task_index"} & arguments.keys())
+        try:
+            opened = await self._open(arguments if named else self._drawn(arguments))
+        except ServiceError as error:
+            if named or (count := counted(error)) is None:
+                raise
+            opened = await self._open(self._drawn(arguments, count))
         spec = self._spec
         rules = {
             "instructions": spec.instructions,
@@ -260,10 +265,18 @@ class _Calls:
         }
         return {**opened, **rules}
 
-    def _drawn(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw a task of the split; the same seed draws the same task."""
+    async def _open(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        request = _parsed(OpenSession, {**arguments, "env": self._spec.name})
+        return dict(_decode(await self._proxy.open_patiently(self._tenant, _raw(request))))
+
+    def _drawn(self, arguments: Mapping[str, Any], count: int | None = None) -> dict[str, Any]:
+        """Draw a task of the split; the same seed draws the same task.
+
+        `count` is the number of tasks, if it is another than at the default level.
+        """
         split = arguments.get("split", OpenSession.model_fields["split"].default)
-        count = next((count for name, count in self._spec.splits.items() if name == split), 0)
+        if count is None:
+            count = next((count for name, count in self._spec.splits.items() if name == split), 0)
         seed = arguments.get("seed")
         drawn = random.Random(seed if isinstance(seed, int) else None)
         return {**arguments, "task_index": drawn.randrange(max(count, 1))}

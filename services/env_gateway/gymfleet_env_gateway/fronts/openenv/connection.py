@@ -16,7 +16,14 @@ from gymfleet_kit.problems import ServiceError
 from gymfleet_kit.session_api.calls import encode_body
 
 from gymfleet_env_gateway.access import Tenant
-from gymfleet_env_gateway.fronts.episode import Episode, NoEpisode, OutcomeUnknown, held_episode, intent
+from gymfleet_env_gateway.fronts.episode import (
+    Episode,
+    NoEpisode,
+    OutcomeUnknown,
+    counted,
+    held_episode,
+    intent,
+)
 from gymfleet_env_gateway.fronts.openenv.wire import ErrorCode, FrameError, ResetArguments, frame_error, observed
 from gymfleet_env_gateway.state import Gateway
 from gymfleet_env_gateway.store import NoEntry, Store, StoreFull
@@ -77,16 +84,29 @@ class OpenEnvConnection:
         """End the previous episode, begin a new one and return the payload of its first observation."""
         async with self._held() as episode:
             try:
-                body = arguments.body(self.spec, self.lease_s, secrets.randbits(62))
-                session = await episode.begin(self._proxy, self.tenant, body)
+                session = await self._begun(episode, arguments)
             except ServiceError as error:
                 raise self._refused(error) from None
             episode.episode_id = arguments.episode_id or _default_id(episode.session_id)
             return _opened(session, episode)
 
-    async def give_up(self) -> None:
-        """Drop the session once the current call has ended, because another connection continues it."""
+    async def _begun(self, episode: OpenEnvEpisode, arguments: ResetArguments) -> dict[str, Any]:
+        draw = secrets.randbits(62)
+        try:
+            body = arguments.body(self.spec, self.lease_s, draw)
+            return await episode.begin(self._proxy, self.tenant, body)
+        except ServiceError as error:
+            count = counted(error)
+            if count is None or arguments.names_task:
+                raise
+        body = arguments.body(self.spec, self.lease_s, draw, count)
+        return await episode.begin(self._proxy, self.tenant, body)
+
+    async def give_up(self, session_id: str) -> None:
+        """Drop this session once the current call has ended, because another connection continues it."""
         async with self._busy:
+            if self._episode.session_id != session_id:  # it has begun another one
+                return
             self._episode = OpenEnvEpisode(tenant=self.tenant.name, env=self.spec.name)
 
     async def resume(self, session_id: str) -> None:

@@ -55,6 +55,8 @@ class Socket:
         self._settings = client.gateway.settings
         self._generation = self._access.generation
         self._connection = OpenEnvConnection(client, lease_s=self._settings.openenv_lease_s)
+        self._name = ""
+        """The session by which the connection is known to other sockets."""
         self._unreadable = 0
 
     async def serve(self, session_id: str | None) -> None:
@@ -96,8 +98,7 @@ class Socket:
                     await self._hang_up(_POLICY_VIOLATION)
                     break
                 reply = await answer(message.get("text"))
-                if self._connection.name:
-                    self._connections[self._connection.name] = self._connection
+                self._note_name()
                 finished = reply is None
                 if reply is not None:
                     await self._send(reply)
@@ -155,10 +156,21 @@ class Socket:
             await connection.check()
             self._connection = connection
             return
-        if (other := self._connections.get(session_id)) is not None and other.tenant.name == self._client.tenant.name:
-            await other.give_up()
+        other, client = self._connections.get(session_id), self._client
+        if other is not None and (other.tenant.name, other.spec.name) == (client.tenant.name, client.spec.name):
+            await other.give_up(session_id)
         await self._connection.resume(session_id)
-        self._connections[session_id] = self._connection
+        self._note_name()
+
+    def _note_name(self) -> None:
+        """Make the connection known by its present session alone: it may play very many."""
+        if (name := self._connection.name) == self._name:
+            return
+        if self._connections.get(self._name) is self._connection:
+            del self._connections[self._name]
+        self._name = name
+        if name:
+            self._connections[name] = self._connection
 
     def _rpc(self) -> Rpc:
         return Rpc(self._client, self._connection)

@@ -130,14 +130,22 @@ class ResetArguments(BaseModel):
     split: Split | None = None
     level: Annotated[str, Field(max_length=64)] | None = None
 
-    def body(self, spec: EnvironmentSpec, lease_s: float, draw: int) -> dict[str, Any]:
-        """Return the `open` body; `draw` chooses the task when nothing else does. Raises `InvalidRequest`."""
+    @property
+    def names_task(self) -> bool:
+        """Whether the task is named, not picked."""
+        return self.task_id is not None or self.task_index is not None
+
+    def body(self, spec: EnvironmentSpec, lease_s: float, draw: int, count: int | None = None) -> dict[str, Any]:
+        """Return the `open` body; `draw` chooses the task when nothing else does. Raises `InvalidRequest`.
+
+        `count` is the number of tasks, if it is another than at the default level.
+        """
         if self.task_id is not None and self.task_index is not None:
             raise InvalidRequest("give task_id or task_index, not both")
         split: Split = self.split or "train"
         selector: dict[str, Any] = {"task_id": self.task_id}
         if self.task_id is None:
-            count = spec.splits.get(split, 0)
+            count = spec.splits.get(split, 0) if count is None else count
             if not count:
                 raise InvalidRequest(f"{spec.name} has no {split} tasks; it has {', '.join(_with_tasks(spec))}")
             chosen = self.task_index
