@@ -203,6 +203,17 @@ def test_what_does_not_go_together_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_spread_may_not_lower_a_schedule_s_temperature_too_far() -> None:
+    low = {"exploration": {"temperature": {"start": 1.0, "end": 0.015, "steps": 3}}}
+    stages_of(make_recipe(rl=low))
+    stages_of(make_recipe(rl=low, rollout={"sampling": {"spread": 0.3}}))
+
+    with pytest.raises(
+        RecipeError, match=r"^stages\.reinforce\.exploration\.temperature: with .* down to 0\.0075, and"
+    ):
+        stages_of(make_recipe(rl=low, rollout={"sampling": {"spread": 0.5}}))
+
+
 def test_as_many_episodes_as_may_be_open_are_allowed() -> None:
     stages_of(make_recipe(rl={"groups_per_step": 1000, "group_size": 8}))
     on_the_way = {"every_steps": 3, "num_tasks": 9000}

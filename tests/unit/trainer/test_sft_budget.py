@@ -24,11 +24,11 @@ def tokens(sequences: list[TrainSequence], **options: Any) -> list[int]:
     return [sum(one.num_trained for one in share) for share in shares(sequences, **options)]
 
 
-def shares(sequences: list[TrainSequence], **options: Any) -> list[list[TrainSequence]]:
+def shares(sequences: list[TrainSequence], seed: int = 0, **options: Any) -> list[list[TrainSequence]]:
     given = {"data": "collect", "epochs": 10, **options}
     return Supervised(
         PlannedStage("sft", "sft", "stages.sft", given, {"collect": "collect"}), SftOptions(**given)
-    )._epochs([sequences])
+    )._epochs([sequences], seed)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,7 @@ def test_each_epoch_draws_anew_and_every_time_the_same() -> None:
 
     assert [one.trajectory_id for one in first] != [one.trajectory_id for one in second]
     assert [first, second] == shares(SEQUENCES, max_tokens=100)
+    assert [first, second] != shares(SEQUENCES, seed=1, max_tokens=100), "runs of other seeds draw others"
 
 
 def test_a_short_record_fills_what_a_long_one_leaves() -> None:
@@ -86,13 +87,14 @@ def test_sources_are_mixed_by_their_weights() -> None:
         PlannedStage("sft", "sft", "stages.sft", given, {"a": "a", "b": "b"}), SftOptions(**given)
     )  # fmt: skip
 
-    epochs = stage._epochs([first, second])
+    epochs = stage._epochs([first, second], 0)
 
     assert {len(epoch) for epoch in epochs} == {6}
     assert all(epoch.count(one) == 2 for epoch in epochs for one in second)
     drawn = [frozenset(number for number, one in enumerate(first) if one in epoch) for epoch in epochs]
     assert set(drawn) == {frozenset({0, 1}), frozenset({0, 2}), frozenset({1, 2})}
-    assert epochs == stage._epochs([first, second])
+    assert epochs == stage._epochs([first, second], 0)
+    assert epochs != stage._epochs([first, second], 1)
 
 
 def test_weights_that_leave_nothing_are_a_line() -> None:

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import structlog
-from gymfleet_contracts.recipe import Recipe, RecipeError
+from gymfleet_contracts.recipe import MIN_TRAIN_TEMPERATURE, Recipe, RecipeError
 from gymfleet_contracts.reward import RewardSection
-from gymfleet_contracts.rollout import GroupRequest
+from gymfleet_contracts.rollout import GroupRequest, Sampling
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import PositiveInt
 
@@ -102,6 +102,18 @@ class Reinforce(Stage[ReinforceStageOptions]):
                 f"{self.table}.updates_per_step = {options.updates_per_step}: keep_share = {options.keep_share:g} "
                 f"leaves {kept} of the batch's {options.groups_per_step} groups, and every update needs one: give "
                 "fewer updates, or a larger share"
+            )
+        self._check_temperatures(recipe.rollout.sampling)
+
+    def _check_temperatures(self, sampling: Sampling) -> None:
+        """Raise `RecipeError` if a schedule and the spread of groups go below a temperature that can be trained on."""
+        if (schedule := self.options.exploration.temperature) is None:
+            return
+        if (lowest := schedule.bounds[0] * (1 - sampling.spread)) < MIN_TRAIN_TEMPERATURE:
+            raise RecipeError(
+                f"{self.table}.exploration.temperature: with rollout.sampling.spread = {sampling.spread:g} it goes "
+                f"down to {lowest:g}, and {MIN_TRAIN_TEMPERATURE:g} is the lowest that can be trained on: give a "
+                "higher start and end, or a smaller spread"
             )
 
     def plays(self) -> Mapping[str, Plays]:

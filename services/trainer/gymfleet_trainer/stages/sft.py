@@ -105,7 +105,7 @@ class Supervised(Stage[SftOptions]):
         if self._start is not None and not run.state.done:
             model = None if self._start == INITIAL else run.directory.models / self._start
             await run.worker.run(run.learner.start_from, model)
-        await self._train(run, self._epochs(by_source))
+        await self._train(run, self._epochs(by_source, run.recipe.seed))
 
     def _without_rejected(self, run: RunContext, sources: Sequence[Sequence[Record]]) -> list[list[Record]]:
         """Return each source's records to imitate, without episodes that a search rejected, which are counted."""
@@ -175,7 +175,7 @@ class Supervised(Stage[SftOptions]):
                 await run.checkpoint()
                 saved_at = time.monotonic()
 
-    def _epochs(self, sources: list[list[TrainSequence]]) -> list[list[TrainSequence]]:
+    def _epochs(self, sources: list[list[TrainSequence]], seed: int) -> list[list[TrainSequence]]:
         """Return the sequences of each epoch: all, or as weighted by source; or with a budget, as few epochs as it
         takes, of about equal size.
 
@@ -188,7 +188,7 @@ class Supervised(Stage[SftOptions]):
                 [
                     one
                     for place, (source, weight) in enumerate(zip(sources, weights, strict=True))
-                    for one in _drawn(source, weight, random.Random(f"{self.name}/{epoch}/{place}"))
+                    for one in _drawn(source, weight, random.Random(f"{seed}/{self.name}/drawn/{epoch}/{place}"))
                 ]
                 for epoch in range(epochs)
             ]
@@ -207,7 +207,7 @@ class Supervised(Stage[SftOptions]):
         shares: list[list[TrainSequence]] = []
         spent = 0
         for epoch in range(needed):
-            order = random.Random(f"{self.name}/{epoch}").sample(sequences, len(sequences))
+            order = random.Random(f"{seed}/{self.name}/drawn/{epoch}").sample(sequences, len(sequences))
             shares.append(list(_fitting(order, budget * (epoch + 1) // needed - spent)))
             spent += sum(sequence.num_trained for sequence in shares[-1])
         if not all(shares):
