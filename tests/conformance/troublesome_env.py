@@ -48,7 +48,7 @@ _DEEDS: Final[dict[str, Callable[[str], None]]] = {
 _ANSWERS: Final = {
     "nan": Outcome("", reward=float("nan")),
     "big": Outcome("x" * 100_000),
-    "unspeakable": Outcome("", info={"text": "\ud800"}),
+    "unspeakable": Outcome("", info={"number": 2**64}),
     "surrogate": Outcome("bad \ud800 text"),
     "win": Outcome("won", reward=1.0, terminated=True, score=1.0),
 }
