@@ -116,6 +116,15 @@ FIRST, SECOND = {"role": "assistant", "content": "a"}, {"role": "assistant", "co
         pytest.param({"prompt": [ASKED], "chosen": [FIRST], "rejected": [SECOND]}, (1, 1, 1), id="explicit"),
         pytest.param({"prompt": "q", "chosen": "a", "rejected": "b"}, (1, 1, 1), id="texts"),
         pytest.param({"chosen": [ASKED, FIRST], "rejected": [ASKED, SECOND]}, (1, 1, 1), id="implicit"),
+        pytest.param({"prompt": "q", "chosen": [ASKED, FIRST], "rejected": [ASKED, SECOND]}, (1, 1, 1), id="both"),
+        pytest.param(
+            {"prompt": [ASKED], "chosen": [ASKED, FIRST, ASKED, FIRST], "rejected": [ASKED, FIRST, ASKED, SECOND]},
+            (3, 1, 1), id="both, with replies that both have",
+        ),
+        pytest.param(
+            {"prompt": "q", "chosen": [FIRST, ASKED, FIRST], "rejected": [FIRST, ASKED, SECOND]}, (1, 3, 3),
+            id="explicit, with replies that both have",
+        ),
         pytest.param(
             {"chosen": [ASKED, FIRST, ASKED, FIRST], "rejected": [ASKED, FIRST, ASKED, SECOND]}, (3, 1, 1),
             id="implicit, with replies that both have",
@@ -132,6 +141,45 @@ def test_preferences_with_and_without_a_prompt(record: dict[str, Any], sizes: tu
     assert (len(one.prompt), len(one.chosen), len(one.rejected)) == sizes
     assert one.prompt[0] == message("user", "q")
     assert one.chosen[-1] == message("assistant", "a")
+
+
+@pytest.mark.parametrize(
+    ("use", "key", "say"),
+    [
+        ("sharegpt", "conversations", lambda role, text: {"from": role, "value": text}),
+        (
+            "messages",
+            "messages",
+            lambda role, text: {"role": "assistant" if role == "gpt" else "user", "content": text},
+        ),
+    ],
+)
+def test_two_replies_beside_the_messages_are_a_preference(use: str, key: str, say: Any) -> None:
+    record = {key: [say("human", "q")], "chosen": say("gpt", "a"), "rejected": say("gpt", "b")}
+
+    one = converted(use, record)
+
+    assert one == Preference(
+        prompt=(message("user", "q"),), chosen=(message("assistant", "a"),), rejected=(message("assistant", "b"),)
+    )  # fmt: skip
+    assert converter_of(use, table="x").write(one).record == record
+    with pytest.raises(UnusableRecord, match="single messages; `trl` has several"):
+        converter_of(use, table="x").write(one.model_copy(update={"chosen": one.chosen * 2}))
+    with pytest.raises(UnusableRecord, match="chosen: its first message is of 'user'"):
+        converter_of(use, table="x").convert(record | {"chosen": say("human", "a")})
+    tools = [{"name": "f", "parameters": {"type": "object"}}]
+    with pytest.raises(UnusableRecord, match="tools: a preference declares no functions"):
+        converter_of(use, table="x").convert(record | {"tools": tools})
+
+
+def test_whole_conversations_beside_the_messages_are_left_alone() -> None:
+    """As in UltraFeedback, whose messages are for imitation."""
+    both = [ASKED, FIRST]
+
+    one = converted("messages", {"messages": both, "chosen": both, "rejected": [ASKED, SECOND], "prompt": "q"})
+
+    assert isinstance(one, Conversation)
+    assert len(one.messages) == 2
 
 
 def test_transcripts_are_messages() -> None:
@@ -156,7 +204,12 @@ def test_transcripts_are_messages() -> None:
             {"prompt": "q", "chosen": [FIRST | {"function_call": {"name": "f"}}], "rejected": "b"},
             "chosen: message 1: function_call: only conversations have calls",
         ),
-        ({"chosen": [FIRST], "rejected": [SECOND]}, "prompt: it is missing, and chosen and rejected do not begin with"),
+        ({"chosen": [FIRST], "rejected": [SECOND]}, "prompt: chosen and rejected do not begin with the same messages"),
+        (
+            {"prompt": "p", "chosen": [ASKED, FIRST], "rejected": [ASKED, SECOND]},
+            "prompt: chosen and rejected begin with other messages",
+        ),
+        ({"prompt": "q", "chosen": "a", "rejected": "b", "tools": [{}]}, "tools: only conversations declare functions"),
         ({"prompt": "q", "chosen": "a", "rejected": "a"}, "chosen and rejected say the same"),
         ({"prompt": "q", "chosen": [ASKED], "rejected": "b"}, "chosen: its first message is of 'user'"),
         ({"prompt": "q", "chosen": "a"}, "rejected: a list is wanted; it is missing"),

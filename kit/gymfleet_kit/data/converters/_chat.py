@@ -5,17 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
 from gymfleet_contracts.conversation import Conversation, Message, Role
-from gymfleet_contracts.data_records import DataRecord, form_of
+from gymfleet_contracts.data_records import DataRecord, Preference, form_of
 from gymfleet_contracts.faults import faults
 from pydantic import JsonValue, ValidationError
 
 from gymfleet_kit.data.converter import Converter, ConverterOptions, UnusableRecord, Written, field
 from gymfleet_kit.data.converters._functions import CALLS, declarations, declared_in
+from gymfleet_kit.data.converters._prompt import prompt_of
 
 FACTS: Final = ("task", "success", "reward", "id", "labels", "tools")
 """The facts about a conversation in addition to its messages."""
 _FILES: Final = (("images", "<image>"), ("image", "<image>"), ("videos", "<video>"), ("audios", "<audio>"))
 """Keys of files beside the messages, as in LLaMA-Factory and LLaVA, and their marks in the texts."""
+_REPLIES: Final = ("chosen", "rejected")
 NOTHING: Final[Mapping[str, Any]] = {name: Conversation.model_fields[name].default for name in FACTS}
 """The values of facts that are not known."""
 
@@ -109,21 +111,51 @@ class ChatConverter(Converter[OptionsT]):
 
     def _messages(self, record: Mapping[str, JsonValue]) -> Iterator[Message]:
         for number, given in enumerate(field(record, self.key, list), 1):
-            if not isinstance(given, dict):
-                raise UnusableRecord(f"{self.key}: message {number} is no object")
-            if not self.calls_beside and (called := next((key for key in CALLS if given.get(key)), "")):
-                raise UnusableRecord(
-                    f"{self.key}: message {number}: {called}: this form has no calls beside a text; `messages` has"
-                )
-            try:
-                yield self.message(given)
-            except (UnusableRecord, ValidationError) as error:
-                told = faults(error) if isinstance(error, ValidationError) else error
-                raise UnusableRecord(f"{self.key}: message {number}: {told}") from None
+            yield self._message(given, f"{self.key}: message {number}")
+
+    def _message(self, given: JsonValue, place: str) -> Message:
+        """Return the message at a place, which errors name."""
+        if not isinstance(given, dict):
+            raise UnusableRecord(f"{place} is no object")
+        if not self.calls_beside and (called := next((key for key in CALLS if given.get(key)), "")):
+            raise UnusableRecord(f"{place}: {called}: this form has no calls beside a text; `messages` has")
+        try:
+            return self.message(given)
+        except (UnusableRecord, ValidationError) as error:
+            told = faults(error) if isinstance(error, ValidationError) else error
+            raise UnusableRecord(f"{place}: {told}") from None
 
 
 class KeyedChat(ChatConverter[KeyedT]):
-    """A converter for facts about a conversation under keys given in the options."""
+    """A converter for facts about a conversation under keys given in the options.
+
+    A record with the objects `chosen` and `rejected`, each a message, is a preference, as in LLaMA-Factory.
+    """
+
+    def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
+        """Yield the conversation, or the preference."""
+        if not all(isinstance(record.get(name), dict) for name in _REPLIES):
+            yield from super().convert(record)
+            return
+        if self.known(record).get("tools"):
+            raise UnusableRecord("tools: a preference declares no functions")
+        prompt = tuple(self._messages(record))
+        chosen, rejected = (self._message(record[name], name) for name in _REPLIES)
+        prompt_of([*prompt, chosen, rejected])
+        yield Preference(prompt=prompt, chosen=(chosen,), rejected=(rejected,))
+
+    def write(self, one: DataRecord) -> Written:
+        """Return the record of a conversation, or of a preference between two messages."""
+        if not isinstance(one, Preference):
+            return super().write(one)
+        if len(one.chosen) > 1 or len(one.rejected) > 1:
+            raise UnusableRecord("the replies of this form are single messages; `trl` has several")
+        prompt_of([*one.prompt, *one.chosen, *one.rejected])
+        record: dict[str, JsonValue] = {self.key: [self.written(message) for message in one.prompt]}
+        record |= {
+            name: self.written(reply) for name, (reply,) in zip(_REPLIES, (one.chosen, one.rejected), strict=True)
+        }
+        return Written(record, frozenset({"task"} if one.task else ()))
 
     def known(self, record: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the facts under the keys."""

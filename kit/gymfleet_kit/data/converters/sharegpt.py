@@ -25,7 +25,8 @@ class ShareGptOptions(ChatOptions):
 class ShareGpt(KeyedChat[ShareGptOptions]):
     """Messages with `from` and `value`, as in ShareGPT; with `loss` false they are not learned.
 
-    A message from `function_call` is a call as JSON, as in LLaMA-Factory; `tools` declares the functions.
+    As in LLaMA-Factory, a message from `function_call` is a call as JSON, `tools` declares the functions, and `chosen`
+    and `rejected` are two replies to the messages.
     """
 
     Options = ShareGptOptions
@@ -56,6 +57,11 @@ class ShareGpt(KeyedChat[ShareGptOptions]):
                 {"from": "gpt", "value": "It is dry."},
             ],
             "tools": '[{"name": "weather", "description": "Looks.", "parameters": {"type": "object"}}]',
+        },
+        {
+            "conversations": [{"from": "human", "value": "1 + 1?"}],
+            "chosen": {"from": "gpt", "value": "2"},
+            "rejected": {"from": "gpt", "value": "3"},
         },
     )
     calls = True

@@ -19,7 +19,7 @@ class TrlOptions(ConverterOptions):
 
 
 class Trl(Converter[TrlOptions]):
-    """TRL's preferences: messages or texts, with a separate prompt, or one with which both replies begin.
+    """TRL's preferences: messages or texts, with a separate prompt, one with which both replies begin, or both.
 
     Texts without a prompt are transcripts, as in HH-RLHF: `Human:` and `Assistant:`, each after an empty line.
     """
@@ -35,6 +35,11 @@ class Trl(Converter[TrlOptions]):
             "chosen": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}],
             "rejected": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "3"}],
         },
+        {
+            "prompt": "1 + 1?",  # as in UltraFeedback
+            "chosen": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}],
+            "rejected": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "3"}],
+        },
         {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
         {
             "chosen": "\n\nHuman: How are you?\n\nAssistant: Well.",
@@ -44,13 +49,20 @@ class Trl(Converter[TrlOptions]):
 
     def convert(self, record: Mapping[str, JsonValue]) -> Iterator[DataRecord]:
         """Yield the preference."""
-        if record.get("prompt") is not None:
-            chosen, rejected = messages_in(record, "chosen", "assistant"), messages_in(record, "rejected", "assistant")
-            yield Preference(prompt=prompt_in(record), chosen=chosen, rejected=rejected)
+        if record.get("tools"):
+            raise UnusableRecord("tools: only conversations declare functions")
+        if record.get("prompt") is None:
+            yield _divided(_whole(record, "chosen"), _whole(record, "rejected"))
             return
-        chosen, rejected = _whole(record, "chosen"), _whole(record, "rejected")
-        prompt = _shared(chosen, rejected)
-        yield Preference(prompt=prompt, chosen=chosen[len(prompt) :], rejected=rejected[len(prompt) :])
+        prompt = prompt_in(record)
+        chosen, rejected = messages_in(record, "chosen", "assistant"), messages_in(record, "rejected", "assistant")
+        if not all(replies and replies[0].role != "assistant" for replies in (chosen, rejected)):
+            yield Preference(prompt=prompt, chosen=chosen, rejected=rejected)
+            return
+        one = _divided(chosen, rejected)
+        if not all(message in one.prompt for message in prompt):
+            raise UnusableRecord("prompt: chosen and rejected begin with other messages")
+        yield one
 
     def write(self, one: DataRecord) -> Written:
         """Return a preference with messages and a prompt."""
@@ -77,6 +89,12 @@ def _whole(record: Mapping[str, JsonValue], name: str) -> tuple[Message, ...]:
     )
 
 
+def _divided(chosen: tuple[Message, ...], rejected: tuple[Message, ...]) -> Preference:
+    """Return the preference of two conversations that begin alike."""
+    prompt = _shared(chosen, rejected)
+    return Preference(prompt=prompt, chosen=chosen[len(prompt) :], rejected=rejected[len(prompt) :])
+
+
 def _shared(chosen: tuple[Message, ...], rejected: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the longest common beginning after which the assistant goes on in both."""
     size = 0
@@ -86,5 +104,7 @@ def _shared(chosen: tuple[Message, ...], rejected: tuple[Message, ...]) -> tuple
         if one != other:
             break
     if not size:
-        raise UnusableRecord("prompt: it is missing, and chosen and rejected do not begin with the same messages")
+        raise UnusableRecord(
+            "prompt: chosen and rejected do not begin with the same messages, and there is none beside them"
+        )
     return chosen[:size]
