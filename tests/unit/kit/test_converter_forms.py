@@ -261,6 +261,26 @@ def test_keys_of_peoples_own_files() -> None:
     assert (other.id, other.messages[0].content) == ("x", "q")
 
 
+def test_two_replies_under_keys_of_ones_own_are_a_preference() -> None:
+    """Intel's Orca pairs, and Alpaca's form with a ranking."""
+    orca = {"use": "prompt_reply", "prompt": "question", "system": "system", "reply": "chosen", "rejected": "rejected"}
+    record = {"system": "Be brief.", "question": "q", "chosen": "a", "rejected": "b"}
+
+    one = converted(orca, record)
+
+    assert one == Preference(
+        prompt=(message("system", "Be brief."), message("user", "q")),
+        chosen=(message("assistant", "a"),), rejected=(message("assistant", "b"),),
+    )  # fmt: skip
+    assert converter_of(orca, table="x").write(one).record == record
+    with pytest.raises(UnusableRecord, match="one rejected reply"):
+        converter_of(orca, table="x").write(one.model_copy(update={"rejected": one.rejected * 2}))
+    with pytest.raises(UnusableRecord, match="rejected: text is wanted"):
+        converter_of(orca, table="x").convert({"question": "q", "chosen": "a"})
+    with pytest.raises(UnusableRecord, match="holds conversations"):
+        converter_of("prompt_reply", table="x").write(one)
+
+
 FULL = Conversation(
     messages=(
         message("system", "s"), message("user", "u"), message("assistant", "x", False), message("tool", "t"),
