@@ -36,6 +36,8 @@ THREADS: Final = 2
 """Threads of one process; two workers get one each."""
 GOAL_S: Final = 15.0
 LIMIT_S: Final = 900.0
+_SHOWN_CHARS: Final = 3000
+"""How much of the end of a failed run's log is shown."""
 RUNS: Final = {"one": 1, "two": 2, "killed": 2}
 """The runs and their workers."""
 
@@ -85,7 +87,8 @@ async def trained(
             if killed_at and "step" not in figures and done > before:
                 figures["step"] = now - killed_at
         if process.returncode != 0:
-            raise RuntimeError(f"the run in {run_dir} ended with code {process.returncode}; see {run_dir}.log")
+            told = run_dir.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"the run in {run_dir} ended with code {process.returncode}: {told[-_SHOWN_CHARS:]}")
     ended = steps(run_dir)
     if [line["step"] for line in ended] != list(range(1, num_steps + 1)):
         raise RuntimeError(f"steps in {run_dir}: {[line['step'] for line in ended]}")
