@@ -30,7 +30,7 @@ _LONGEST_PAUSE_S: Final = 60.0
 _PASSING: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another try may succeed."""
 _OK: Final = 200
-_OF_THE_REQUEST: Final = frozenset({400, 413, 422})
+OF_THE_REQUEST: Final = frozenset({400, 413, 422})
 """Statuses that may concern a single conversation."""
 _TOO_LONG: Final = re.compile(
     rb"context[ _-]?(?:length|size|window)|maximum (?:model length|number of tokens)|prompt is too long"
@@ -299,7 +299,7 @@ class ChatEndpoint:
 
 
 async def _says_too_long(response: httpx.Response) -> bool:
-    if response.status_code not in _OF_THE_REQUEST:
+    if response.status_code not in OF_THE_REQUEST:
         return False
     try:
         return _TOO_LONG.search(await _bounded(response)) is not None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from gymfleet_contracts.session import ForkSupport, Split
+from gymfleet_contracts.strict_json import read_object
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 from pydantic import JsonValue
@@ -22,8 +23,6 @@ from gymfleet_envs.tasks import SPLITS, ListedTasks, Task, TaskDataError, TaskSo
 
 _MAX_SHOWN: Final = 20_000
 """Characters of a tool's result, and of the list of tools, that an agent sees."""
-_MAX_DEPTH: Final = 64
-"""Nesting limit of a call's arguments: a server that cannot read a message ends the connection."""
 _FINISH: Final = "finish"
 _RULES: Final = (
     "You reach a goal by calling tools. An action is the name of a tool and its arguments as a JSON object, as in:\n"
@@ -97,7 +96,7 @@ class _FromMcp(AsyncEnvironment[Goal]):
             if not 0 <= score <= 1:
                 raise ValueError(f"{self.name}: check returned {score}, which is no score in [0, 1]")
             return Outcome("Finished.", reward=score, score=score, terminated=True)
-        if (arguments := _arguments(rest or "{}")) is None:
+        if (arguments := read_object(rest or "{}")) is None:
             return Outcome("Write a tool's name and its arguments as a JSON object.", action_valid=False)
         result = await self._connection.call(name, arguments)
         if result is None:
@@ -229,26 +228,6 @@ class _Connection:
 
 _REFUSED: Final = (-32601, -32602)
 """JSON-RPC's "method not found" and "invalid params", with which MCP answers a call of an unknown tool."""
-
-
-def _arguments(text: str) -> dict[str, JsonValue] | None:
-    """Return the arguments of a call; None if they are no JSON object that every server can read."""
-    try:
-        found = json.loads(text)
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()  # refuses halves of surrogate pairs
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and _is_shallow(found) else None
-
-
-def _is_shallow(value: JsonValue) -> bool:
-    layer = [value]
-    for _ in range(_MAX_DEPTH):
-        layer = [part for one in layer if isinstance(one, dict | list)
-                 for part in (one.values() if isinstance(one, dict) else one)]  # fmt: skip
-        if not layer:
-            return True
-    return False
 
 
 def _text(result: CallToolResult) -> str:

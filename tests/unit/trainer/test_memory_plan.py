@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
     assert "optimiser of trainer, worker 0" in weights.faults[1]
     assert weights.faults[1].endswith('or more trainer.workers, which share it, or optimizer.kind = "adamw_8bit"')
     assert (
-        "holds 209,715 tokens, and one sequence may have 400,000: give inference.kv_cache_gib at least 0.19"
+        "holds 209,715 tokens, and one sequence may have 400,000: give inference.kv_cache_gib at least 0.191, or"
         in (cache.faults[-1])
     )
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gymfleet_contracts.faults import faults
-from gymfleet_kit.chat_endpoint import ChatEndpoint, KeyUnreadable, ModelEndpoint, NoModelAnswer
+from gymfleet_kit.chat_endpoint import OF_THE_REQUEST, ChatEndpoint, KeyUnreadable, ModelEndpoint, NoModelAnswer
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from gymfleet_cli.console import UsageProblem
 
-_OF_THE_REQUEST: Final = frozenset({400, 413, 422})
-"""Statuses that may concern a single conversation."""
 _PATH: Final = "/chat/completions"
 _OPENED: Final = "<think>"
 _CLOSED: Final = "</think>"
@@ -131,7 +129,7 @@ class AgentModel:
 def _failure(error: NoModelAnswer, *, first: bool) -> Exception:
     if error.status is None:
         return ModelFailed(str(error))
-    if error.status in _OF_THE_REQUEST and not first:
+    if error.status in OF_THE_REQUEST and not first:
         return ContextFull() if error.too_long else ModelFailed(f"{error}, in the middle of a conversation")
     if error.too_long:
         return ModelRefused(f"{error}: the first prompt and --max-reply-tokens do not fit the model's context")
