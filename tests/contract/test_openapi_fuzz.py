@@ -62,6 +62,9 @@ ROLLOUT_CONFIG: Final = """
 [[operations]]  # which formats and strategies there are, and which options they take, only the service can tell
 include-path = "/v1/jobs"
 checks.positive_data_acceptance.enabled = false
+[[operations]]
+include-path = "/v1/jobs/check"
+checks.positive_data_acceptance.enabled = false
 [[operations]]  # which weights load and which tokens exist, only the engine can tell
 include-path = "/v1/policy/versions"
 checks.positive_data_acceptance.enabled = false

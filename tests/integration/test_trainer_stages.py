@@ -241,3 +241,17 @@ def test_preferences_of_what_was_collected_and_of_groups_as_they_are_played(
     assert [line["step"] for line in online] == [1]
     assert online[0]["preference_margin"] == pytest.approx(0.0, abs=1e-4)
     assert (run.run_dir / left(run)["preference"]["model"] / "model.safetensors").is_file()
+
+
+def test_a_strategy_that_cannot_play_an_environment_is_told_before_anything_is_played(
+    maze_fleet: Fleet, tiny_model: Path, tmp_path: Path
+) -> None:
+    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=1)
+    run.recipe.write_text(run.recipe.read_text() + '\n[rollout.strategy]\nuse = "self_play"\n')
+
+    run.start()
+
+    assert run.wait() != 0
+    told = run.tail().splitlines()[-1]
+    assert told.startswith("error: stages.reinforce: ")
+    assert told.endswith("says: maze is no game: its sessions have one player, and the strategy is for games")

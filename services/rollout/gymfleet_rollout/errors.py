@@ -76,6 +76,22 @@ class UnknownStrategy(ServiceError):
     status = 422
 
 
+class Unsuited(ServiceError):
+    """The environment lacks what the strategy needs, or what the policy is to be shown."""
+
+    type = problems.UNSUITED
+    title = "The environment cannot be played so"
+    status = 422
+
+
+class GatewayFailed(TryLater):
+    """The gateway did not describe the environment."""
+
+    type = problems.UNAVAILABLE
+    title = "The environment could not be asked about"
+    retry_after_s = 5
+
+
 class StrategyError(Exception):
     """A strategy made a call that makes no sense, or failed by its own fault: another attempt does not help."""
 

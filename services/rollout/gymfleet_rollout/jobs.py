@@ -70,6 +70,11 @@ class Jobs:
         job.task = asyncio.create_task(self._run(job))
         return job.view()
 
+    async def check(self, body: SubmitJob) -> None:
+        """Check that the groups of a job could be played. Raises what `Player.require_suited` raises."""
+        for group in body.groups:
+            await self._player.require_suited(group)
+
     def get(self, job_id: str) -> Job:
         """Return the progress of a job. Raises UnknownJob."""
         return self._find(job_id).view()

@@ -10,7 +10,7 @@ from gymfleet_contracts.observation import ImageFile
 from gymfleet_contracts.recipe_sections import StrategyFacts
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.search import SearchTree
-from gymfleet_contracts.session import ForkSupport, Session, StepResult
+from gymfleet_contracts.session import StepResult
 from gymfleet_contracts.trajectory import AGENT, FinishReason, ReplyEnd, StateValue, Turn
 from gymfleet_kit.chat.template import UnusableTemplate
 
@@ -28,6 +28,7 @@ from gymfleet_rollout.replies import Context, Prompt, Replies, next_prompt
 from gymfleet_rollout.search import TreeRecorder
 from gymfleet_rollout.seen import Prompted, Seen, ShownImage, marked_text
 from gymfleet_rollout.shown import Beside
+from gymfleet_rollout.suited import require_suited
 from gymfleet_rollout.table import Table
 from gymfleet_rollout.tree import Node, Reply
 
@@ -78,11 +79,8 @@ class Play:
         self._require_running()
         branch = f"@{self._num_opened}" if self._num_opened else ""
         self._num_opened += 1
-        self._beside.require_possible()
-        self._require_forks()
-        self._require_actions()
+        require_suited(self.group, self._facts, self._parts.spec)
         session = await self._noted(self._sessions.open())
-        self._require_right_world(session)
         beside = await self._shown(session.session_id, session.index)
         observation = session.observation + beside
         shown = await self._noted(self._seen.shown(session.session_id, session.parts))
@@ -505,37 +503,6 @@ class Play:
             raise StrategyError(f"node {node.id} was played on: fork it before acting to try something else")
         if node.ended not in (None, unless):
             raise StrategyError(f"the episode is over at node {node.id}: {node.ended.value}")
-
-    def _require_forks(self) -> None:
-        spec = self._parts.spec
-        if self._facts.forks and spec.capabilities.fork is ForkSupport.NONE:
-            raise StrategyError(
-                f"{spec.name} cannot fork, and {self.group.strategy.use} forks its sessions: give another strategy or "
-                "another environment"
-            )
-        if self._facts.forks and spec.capabilities.irreversible:
-            raise StrategyError(
-                f"{spec.name} has actions that cannot be taken back, and {self.group.strategy.use} takes actions to "
-                "see what comes of them: give a strategy without forks"
-            )
-
-    def _require_actions(self) -> None:
-        spec, use = self._parts.spec, self.group.strategy.use
-        if self._facts.actions and not spec.capabilities.admissible_actions:
-            raise StrategyError(
-                f"{spec.name} does not list the actions that are possible, and {use} chooses by the list: give another "
-                "strategy or another environment"
-            )
-
-    def _require_right_world(self, session: Session) -> None:
-        env, game = session.task.env, session.game
-        if game is not None and not self._facts.games:
-            raise StrategyError(
-                f"{env} is a game of {', '.join(game.seats)}, each with an episode of its own: play it with a strategy "
-                "for games, such as self_play"
-            )
-        if game is None and self._facts.games:
-            raise StrategyError(f"{env} is no game: its sessions have one player, and the strategy is for games")
 
     async def _noted(self, call: Coroutine[Any, Any, T]) -> T:
         """Return a call's result within the time limit, and remember its failure: going on does not hide it."""

@@ -16,6 +16,8 @@ from gymfleet_client.errors import (
     ExpertUnavailable,
     ForkUnsupported,
     StepTimeout,
+    TransportError,
+    Unavailable,
     UnknownEnvironment,
     UnknownTask,
     UpstreamTimeout,
@@ -38,7 +40,15 @@ from gymfleet_rollout import metrics
 from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.contexts import PromptTooLong
 from gymfleet_rollout.environments import Environments
-from gymfleet_rollout.errors import EvaluationFailed, RefusedTemplate, StrategyError, UnknownFormat, UnknownStrategy
+from gymfleet_rollout.errors import (
+    EvaluationFailed,
+    GatewayFailed,
+    RefusedTemplate,
+    StrategyError,
+    UnknownFormat,
+    UnknownStrategy,
+    Unsuited,
+)
 from gymfleet_rollout.evaluator import Evaluator
 from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.inference.base import EngineDied, InferenceError
@@ -47,6 +57,7 @@ from gymfleet_rollout.play import Play
 from gymfleet_rollout.recording import Attempt, failed, recorded
 from gymfleet_rollout.sessions import Sessions
 from gymfleet_rollout.strategy import STRATEGIES, Strategy, strategy_of
+from gymfleet_rollout.suited import require_suited
 
 log = structlog.get_logger()
 
@@ -154,6 +165,20 @@ class Player:
                     "[rollout.evaluator]"
                 )
         return self._kinds[reference]
+
+    async def require_suited(self, group: GroupRequest) -> None:
+        """Check a group against the description of its environment, too, without playing anything.
+
+        Raises Unsuited, GatewayFailed when nobody describes the environment, and the errors of `require_playable`.
+        """
+        kind = self.require_playable(group)
+        try:
+            parts = await self._parts(group)
+            require_suited(group, kind.facts, parts.spec)
+        except (TransportError, Unavailable) as error:
+            raise GatewayFailed(f"{group.task.env}: {error}") from None
+        except (StrategyError, FormatFailed, ClientError) as error:
+            raise Unsuited(str(error)) from None
 
     def _chat_of(self, group: GroupRequest, tools: tuple[Tool, ...]) -> ChatTokens:
         """Return the chat template with the options of a group. Raises RefusedTemplate."""

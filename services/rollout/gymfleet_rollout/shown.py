@@ -7,7 +7,6 @@ from gymfleet_client.errors import ActionsUnavailable, ExpertUnavailable
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.session import AdmissibleActions
 
-from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.parts import Parts
 
 
@@ -18,21 +17,6 @@ class Beside:
         self._parts = parts
         self._group = group
         self._timeout_s = group.limits.step_timeout_s
-
-    def require_possible(self) -> None:
-        """Raise StrategyError if the environment cannot show what is wanted, or shows what no policy sees."""
-        can, wanted = self._parts.spec.capabilities, self._group
-        if self._parts.spec.images == "only" and wanted.images == "text":
-            raise StrategyError(
-                f"{wanted.task.env} shows images alone, and the policy is shown text: give the environment the option "
-                'observation = "both", or rollout.images = "seen"'
-            )
-        if wanted.actions.shown and not can.admissible_actions:
-            raise StrategyError(f"{wanted.task.env} does not list its actions: leave out actions.shown")
-        if wanted.hint_probability and not can.expert:
-            raise StrategyError(f"{wanted.task.env} has no expert that could give hints: leave out hints")
-        if self._parts.spec.seats and (wanted.actions.shown or wanted.hint_probability):
-            raise StrategyError(f"{wanted.task.env} is a game: neither actions nor hints are shown to its players")
 
     async def text(self, session_id: str, index: int) -> str:
         """Return the text below the observation after `index` steps; empty if there is nothing to show."""

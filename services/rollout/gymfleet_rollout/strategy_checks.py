@@ -124,7 +124,7 @@ class _World:
         return asyncio.timeout(seconds)
 
     async def spec(self, _: str) -> EnvironmentSpec:
-        return _SPEC
+        return _SPEC.model_copy(update={"seats": self.seats})
 
     async def generate(
         self,

@@ -113,6 +113,14 @@ class Stage(ABC, Generic[OptionsT]):
         """
         return {}
 
+    def strategies(self, recipe: Recipe) -> list[StrategySpec]:
+        """Return the strategies by which its episodes are played, each once."""
+        del recipe
+        found: list[StrategySpec] = []
+        for plays in self.plays().values():
+            found += [] if plays.strategy in found else [plays.strategy]
+        return found
+
     def held(self, recipe: Recipe) -> int:
         """Return how many episodes may be open at once."""
         return max((plays.num_episodes(recipe) for plays in self.plays().values()), default=0)

@@ -284,6 +284,19 @@ def test_the_strategy_and_the_budget_of_the_rollout_are_those_of_training_groups
     assert (collected.strategy, collected.budget) == (StrategySpec(use="./best.py"), Budget())
 
 
+def test_each_strategy_is_asked_about_in_each_environment() -> None:
+    recipe = make_recipe(environments=TWO, rollout={"strategy": {"use": "./own.py", "width": 3}})
+    stage = stage_of(recipe, Reinforce)
+
+    asked = make_planner(recipe).examples([*stage.strategies(recipe), StrategySpec(use="expert")])
+
+    own = StrategySpec(use="./own.py", options={"width": 3})
+    expert = StrategySpec(use="expert")
+    assert [(one.strategy, one.task.env, one.format.use) for one in asked] == [
+        (own, "maze", "react"), (own, "babyai", "dbbench"), (expert, "maze", "react"), (expert, "babyai", "dbbench"),
+    ]  # fmt: skip
+
+
 def test_what_is_collected_is_sampled_as_its_stage_says() -> None:
     planner = make_planner(make_recipe(rollout={"sampling": {"temperature": 0.8}}))
 

@@ -10,12 +10,14 @@ from gymfleet_kit.problems import problem_responses
 from pydantic import BaseModel
 
 from gymfleet_rollout.errors import (
+    GatewayFailed,
     PolicyUnavailable,
     QueueFull,
     RefusedTemplate,
     UnknownFormat,
     UnknownJob,
     UnknownStrategy,
+    Unsuited,
 )
 from gymfleet_rollout.routes._service import ServiceDep
 
@@ -31,6 +33,18 @@ async def submit(body: SubmitJob, service: ServiceDep) -> Job:
     """Play groups outside the stream."""
     service.require_newest()
     return service.jobs.submit(body)
+
+
+@router.post(
+    "/check",
+    status_code=status.HTTP_204_NO_CONTENT,
+    responses=problem_responses(
+        Unsuited, GatewayFailed, PolicyUnavailable, UnknownFormat, RefusedTemplate, UnknownStrategy
+    ),
+)
+async def check(body: SubmitJob, service: ServiceDep) -> None:
+    """Say whether groups could be played: the environment has what their strategies and formats need."""
+    await service.jobs.check(body)
 
 
 @router.get("/{job_id}", responses=problem_responses(UnknownJob))

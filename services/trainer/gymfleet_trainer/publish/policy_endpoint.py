@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import httpx
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion
+from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion, SubmitJob
 from pydantic import SecretStr, ValidationError
 
 from gymfleet_trainer.errors import TrainerError
@@ -32,7 +32,7 @@ class NoAnswer(Exception):
 
 
 class PolicyCalls:
-    """Call `/v1/policy` of any rollout replica, named by its base URL.
+    """Call `/v1/policy` of any rollout replica, named by its base URL, and have it check groups.
 
     Every method raises `NoAnswer`, or `VersionRefused` when the replica refuses.
     """
@@ -49,6 +49,10 @@ class PolicyCalls:
     async def policy(self, url: str, *, timeout_s: float) -> Policy:
         """Return the policy that is live now."""
         return Policy.model_validate(await self._call("GET", f"{url}/v1/policy", timeout_s))
+
+    async def check(self, url: str, body: SubmitJob, *, timeout_s: float) -> None:
+        """Check that groups could be played."""
+        await self._call("POST", f"{url}/v1/jobs/check", timeout_s, body.model_dump(mode="json"))
 
     async def stage(self, url: str, body: StageVersion, *, timeout_s: float) -> StagedVersion:
         """Load weights, and return the answers to the probe."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 from gymfleet_contracts.problems import Problem
-from gymfleet_contracts.rollout import Policy, SleepRequest, StagedVersion, StageVersion
+from gymfleet_contracts.rollout import GroupRequest, Policy, SleepRequest, StagedVersion, StageVersion, SubmitJob
 from gymfleet_kit.discovery import Discovery
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import RedisClient
@@ -85,6 +85,14 @@ class RolloutReplicas:
         if not present:
             raise NoAnswer(f"no replica of {self._urls} answers")
         return present
+
+    async def require_playable(self, groups: Iterable[GroupRequest]) -> None:
+        """Have every replica that answers check these groups, which are not played. Raises VersionRefused, Stalled."""
+        body = SubmitJob(groups=tuple(groups))
+        await self._until_answered(
+            "check",
+            lambda: self._all_answer(lambda url: self._calls.check(url, body, timeout_s=self._timeout_s)),
+        )
 
     def count(self, present: Mapping[str, Policy], num_behind: int) -> None:
         """Report how many replicas have the newest version, how many have another one, and how many do not answer."""
@@ -210,7 +218,7 @@ class RolloutReplicas:
         try:
             await _retries("engines.not_answered", call=call).call(once, timeout_s=self._timeout_s)
         except NoAnswer as error:
-            raise Stalled(f"engines should {call}: no answer from the rollout service at {error}") from None
+            raise Stalled(f"rollout replicas should {call}: no answer from the rollout service at {error}") from None
 
     async def readiness(self) -> str:
         """Return each replica's answer to `/readyz`, for an error message; `ready` if one can be given a version."""

@@ -8,7 +8,7 @@ import hashlib
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -183,6 +183,16 @@ class GroupPlanner:
             reward=reward, budget=plays.budget,
         )  # fmt: skip
         return request.model_copy(update={"rejected": True}) if plays.rejected else request
+
+    def examples(self, strategies: Iterable[StrategySpec]) -> list[GroupRequest]:
+        """Return a request for each strategy in each environment, to ask whether it could be played."""
+        return [
+            self._request(
+                "example", env, self._task(env, env.train_split, 0, seed=0), 1, "collect", strategy, Sampling()
+            )
+            for strategy in strategies
+            for env in self._envs
+        ]
 
     def replay(self, group_id: str, task: TaskRef, strategy: StrategySpec) -> GroupRequest | None:
         """Return the request to play a task once more, or None for a task of an environment that is not the recipe's.

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, Tr
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.protocol import Learner, LearnerFactory
 from gymfleet_trainer.model.adapters import require_modules
-from gymfleet_trainer.publish.policy_endpoint import readiness
+from gymfleet_trainer.publish.policy_endpoint import VersionRefused, readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.publish.transfers import transfer_of
@@ -90,6 +90,7 @@ async def _train(
 ) -> None:
     stages = stages_of(recipe)
     async with opened(recipe, directory, settings, reporter, run_id, stages[0], learner=learner) as run:
+        await _require_playable(run, stages[len(run.state.left) :])
         for stage in stages[len(run.state.left) :]:
             run.stage = stage
             log.info("stage.begun", stage=stage.name, done=run.state.done)
@@ -98,6 +99,16 @@ async def _train(
             await _end(run)
         await run.ensure_published()
         await _finish(run)
+
+
+async def _require_playable(run: RunContext, stages: Iterable[Stage[Any]]) -> None:
+    """Raise RecipeError if an environment cannot be played by a strategy of these stages."""
+    for table, strategies in {stage.table: stage.strategies(run.recipe) for stage in stages}.items():
+        try:
+            if strategies:
+                await run.endpoint.require_playable(run.planner.examples(strategies))
+        except VersionRefused as refused:
+            raise RecipeError(f"{table}: {refused.problem.detail or refused}") from None
 
 
 async def _carried_out(run: RunContext) -> None:
@@ -181,6 +192,7 @@ async def evaluate_only(
     stage = Measure(planned, options)
     stage.check(recipe, planned)
     async with opened(recipe, directory, settings, reporter, run_id, stage, start_from=source) as run:
+        await _require_playable(run, [stage])
         if adapted and str(path) != source:
             await run.worker.run(run.learner.start_from, path)
         result, _ = await measure(run)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import structlog
 from gymfleet_contracts.recipe import MIN_TRAIN_TEMPERATURE, Recipe, RecipeError
 from gymfleet_contracts.reward import RewardSection
-from gymfleet_contracts.rollout import GroupRequest, Sampling
+from gymfleet_contracts.rollout import GroupRequest, Sampling, StrategySpec
 from gymfleet_contracts.stages import PlannedStage, StageFacts
 from pydantic import PositiveInt
 
@@ -123,6 +123,10 @@ class Reinforce(Stage[ReinforceStageOptions]):
         plays = replace(on_the_way.plays(), reward=self.options.reward)
         steps = range(on_the_way.every_steps, self.options.steps, on_the_way.every_steps)
         return {_measurement(step): plays for step in steps}
+
+    def strategies(self, recipe: Recipe) -> list[StrategySpec]:
+        """Return the recipe's strategy, and those of the measurements between steps."""
+        return [recipe.rollout.strategy.spec, *super().strategies(recipe)]
 
     def held(self, recipe: Recipe) -> int:
         """Return how many episodes may be open at once: those since the last checkpoint and those made in advance."""
