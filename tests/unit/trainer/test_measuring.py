@@ -114,6 +114,18 @@ def test_one_on_the_way_is_called_by_its_stage_and_step() -> None:
     assert (result.name, result.success) == ("reinforce.step_000002", 1.0)
 
 
+def test_several_episodes_of_a_task_make_no_interval_as_narrow_as_several_tasks() -> None:
+    ends = [True, True, True, False, False, False, True, False]
+    episodes = [make_scored(f"measure.t{index // 2:06d}", success=end) for index, end in enumerate(ends)]
+    stages = [{"kind": "measure", "num_tasks": 4, "samples_per_task": 2}]
+
+    result, _ = measured(episodes, Measure, stages=stages)
+
+    assert (result.num_episodes, result.success) == (8, 0.5)
+    assert result.interval == pytest.approx(wilson_interval(3, 6))  # v = 1/24, so that n* = 6
+    assert result.pass_hat == (0.5, 0.25)
+
+
 def test_environments_are_told_apart_by_the_place_of_their_tasks() -> None:
     stages = [{"kind": "measure", "num_tasks": 2}]
     successes = [True, True, False, True]

@@ -1,5 +1,7 @@
+import random
+
 import pytest
-from gymfleet_kit.intervals import wilson_interval
+from gymfleet_kit.intervals import task_interval, wilson_interval
 from gymfleet_trainer.run.statistics import pass_hat
 
 
@@ -24,6 +26,52 @@ def test_known_intervals(successes: int, trials: int, low: float, high: float) -
 def test_what_is_not_a_proportion_is_refused(successes: int, trials: int) -> None:
     with pytest.raises(ValueError, match="not a proportion"):
         wilson_interval(successes, trials)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "successes", "trials"),
+    [
+        pytest.param([(1, 1), (0, 1), (1, 1)], 2, 3, id="each played once"),
+        pytest.param([(3, 8)], 3, 8, id="a single task"),
+        pytest.param([], 0, 0, id="nothing was played"),
+        # v = 2/1 * (1 + 1) / 4^2 = 1/4, so that n* = (1/4) / (1/4) = 1, and T = 2 is the least.
+        pytest.param([(2, 2), (0, 2)], 1, 2, id="a task's episodes end alike"),
+        pytest.param([(3, 3), (2, 2)], 2, 2, id="all succeed: two tasks, whatever their episodes"),
+        pytest.param([(0, 3), (0, 2)], 0, 2, id="none succeeds"),
+        # v = 0: tasks are alike, and every episode tells something.
+        pytest.param([(1, 2), (1, 2)], 2, 4, id="tasks are alike"),
+        # v = 4/3 * (1 + 0 + 1 + 0) / 8^2 = 1/24, so that n* = (1/4) * 24 = 6.
+        pytest.param([(2, 2), (1, 2), (0, 2), (1, 2)], 3, 6, id="between the two"),
+        # p = 3/5, residuals 3 - 9/5 and 0 - 6/5: v = 2 * 2 * (6/5)^2 / 25 = 0.2304, n* = 0.24 / 0.2304, below T = 2.
+        pytest.param([(3, 3), (0, 2)], 1.2, 2, id="unequal numbers of episodes"),
+        pytest.param([(1, 1), (0, 0), (0, 1)], 1, 2, id="a task that was not played says nothing"),
+        pytest.param([(0.5, 1), (0.75, 1)], 1.25, 2, id="scores"),
+    ],
+)
+def test_intervals_of_tasks_played_several_times(
+    tasks: list[tuple[float, int]], successes: float, trials: float
+) -> None:
+    assert task_interval(tasks) == pytest.approx(wilson_interval(successes, trials))
+
+
+def test_intervals_over_tasks_contain_the_rate_as_often_as_they_say() -> None:
+    draw = random.Random(5)
+    found = {"by task": 0, "by episode": 0}
+    for _ in range(400):
+        chances = [draw.betavariate(0.5, 0.5) for _ in range(60)]  # most tasks are solved nearly always or never
+        tasks = [(sum(draw.random() < chance for _ in range(8)), 8) for chance in chances]
+        low, high = task_interval(tasks)
+        found["by task"] += low <= 0.5 <= high
+        low, high = wilson_interval(sum(solved for solved, _ in tasks), 480)
+        found["by episode"] += low <= 0.5 <= high
+
+    assert found["by task"] / 400 > 0.92
+    assert found["by episode"] / 400 < 0.75
+
+
+def test_more_than_all_episodes_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than its episodes"):
+        task_interval([(3, 2), (0, 2)])
 
 
 @pytest.mark.parametrize(

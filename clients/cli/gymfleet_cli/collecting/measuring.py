@@ -7,7 +7,9 @@ nor as unsolved.
 
 import hashlib
 import json
+import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from gymfleet_client.errors import ClientError
 from gymfleet_client.sync import SyncGatewayClient
 from gymfleet_contracts.suite import Suite, SuiteEnvironment
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
-from gymfleet_kit.intervals import wilson_interval
+from gymfleet_kit.intervals import task_interval
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
 
@@ -181,10 +183,13 @@ def _episodes(file: Path, choice: Choice, manner: Manner, env: str) -> list[Scor
 
 def _figure(env: SuiteEnvironment, episodes: list[ScoredTrajectory], num_failed: int, taken: Taken) -> ModelFigure:
     trajectories = [one.trajectory for one in episodes]
-    total = sum(one.score if env.metric == "score" else float(one.success) for one in trajectories)
+    by_task: defaultdict[str, list[float]] = defaultdict(list)
+    for one in trajectories:
+        by_task[one.group_id].append(one.score if env.metric == "score" else float(one.success))
+    tasks = [(math.fsum(values), len(values)) for values in by_task.values()]
     ends = [turn.reply_end for one in trajectories for turn in one.turns]
     return ModelFigure(
-        value=total / len(trajectories), interval=wilson_interval(total, len(trajectories)),
+        value=math.fsum(total for total, _ in tasks) / len(trajectories), interval=task_interval(tasks),
         num_episodes=len(trajectories), num_replies=len(ends), num_cut=ends.count(ReplyEnd.LENGTH),
         num_failed=num_failed, taken=taken,
     )  # fmt: skip

@@ -1,15 +1,16 @@
 """One measurement of the current policy on held-out tasks."""
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import structlog
 from gymfleet_contracts.run import TaskCost
 from gymfleet_contracts.trajectory import ReplyEnd, ScoredTrajectory
 from gymfleet_kit.conduct import mistakes, num_useful
-from gymfleet_kit.intervals import wilson_interval
+from gymfleet_kit.intervals import task_interval
 
 from gymfleet_trainer.run.allocated import best_of_each
 from gymfleet_trainer.run.context import RunContext
@@ -82,13 +83,16 @@ def _result(
         plays = run.stage.plays()[label]
         titles = [run.planner.title_of(plays, trajectory.group_id) for trajectory in trajectories]
         for env in run.recipe.environments:
-            own = [one.success for one, title in zip(trajectories, titles, strict=True) if title == env.title]
+            own = [one for one, title in zip(trajectories, titles, strict=True) if title == env.title]
+            num_solved = sum(one.success for one in own)
             by_environment[env.title] = EnvironmentResult(
                 num_episodes=len(own),
-                num_successes=sum(own),
-                success=sum(own) / max(len(own), 1),
-                interval=wilson_interval(sum(own), len(own)),
+                num_successes=num_solved,
+                success=num_solved / max(len(own), 1),
+                interval=task_interval(_by_task(run, [(one.group_id, one.success) for one in own])),
             )
+    successes = _by_task(run, [(one.group_id, one.success) for one in trajectories])
+    scores = _by_task(run, [(one.group_id, one.score) for one in trajectories])
     num_successes = sum(trajectory.success for trajectory in trajectories)
     total_score = sum(trajectory.score for trajectory in trajectories)
     num_turns = sum(len(trajectory.turns) for trajectory in trajectories)
@@ -99,9 +103,9 @@ def _result(
         num_episodes=len(trajectories),
         num_successes=num_successes,
         success=num_successes / len(trajectories),
-        interval=wilson_interval(num_successes, len(trajectories)),
+        interval=task_interval(successes),
         mean_score=total_score / len(trajectories),
-        score_interval=wilson_interval(total_score, len(trajectories)),
+        score_interval=task_interval(scores),
         mean_turns=num_turns / len(trajectories),
         mean_turns_solved=num_turns_solved / num_successes if num_successes else None,
         useful_actions=sum(num_useful(trajectory.turns) for trajectory in trajectories) / max(num_turns, 1),
@@ -112,14 +116,14 @@ def _result(
         failed_episodes=num_failed,
         seconds=seconds,
         spent=spent,
-        pass_hat=_pass_hat(run, [(one.group_id, one.success) for one in trajectories]),
+        pass_hat=pass_hat([(round(solved), number) for solved, number in successes]),
         environments=by_environment,
     )
 
 
-def _pass_hat(run: RunContext, episodes: list[tuple[str, bool]]) -> tuple[float, ...]:
-    """Return `pass^k` from each task's successes and episodes; a replacement counts with the group that it replaces."""
-    counts: defaultdict[int, list[bool]] = defaultdict(list)
-    for group_id, success in episodes:
-        counts[run.planner.number_of(group_id)].append(success)
-    return pass_hat([(sum(one), len(one)) for one in counts.values()])
+def _by_task(run: RunContext, episodes: Iterable[tuple[str, float]]) -> list[tuple[float, int]]:
+    """Return each task's total and number of episodes; a replacement counts with the group that it replaces."""
+    found: defaultdict[int, list[float]] = defaultdict(list)
+    for group_id, value in episodes:
+        found[run.planner.number_of(group_id)].append(value)
+    return [(math.fsum(values), len(values)) for values in found.values()]

@@ -44,7 +44,8 @@ class EvalResult(BaseModel):
     num_successes: int
     success: float
     interval: tuple[float, float]
-    """Wilson interval at 95 %."""
+    """Wilson's at 95 %; where tasks were played several times, by the number of independent episodes that tell as
+    much."""
     mean_score: float
     score_interval: tuple[float, float]
     """Wilson's for the mean score: no score in [0, 1] varies more than one that is 0 or 1, so that the interval is no
