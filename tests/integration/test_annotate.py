@@ -52,7 +52,7 @@ class Picky(Component[ComponentOptions]):
     def score(self, episode):
         with Path(__file__).with_name("asked").open("a") as log:
             log.write(episode.trajectory_id + "\\n")
-        if episode.task.task_id == "bad":
+        if episode.task.task_id == "bad" and not Path(__file__).with_name("mended").exists():
             raise ComponentError("the task is bad")
         if episode.task.task_id == "slow":
             time.sleep(0.05)
@@ -182,6 +182,29 @@ def test_a_component_that_fails_gives_no_reward_and_says_why(
     said = capsys.readouterr()
     assert "2 rewarded · 1 without a reward by picky" in said.out
     assert "1 episodes have no reward, the last one because: picky: ComponentError: the task is bad" in said.err
+
+
+def test_an_episode_for_which_a_component_failed_is_scored_again(
+    to: list[str], place: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    episodes = [episode(f"g{n}", 0, score=1.0, task_id="bad" if n < 2 else "t") for n in range(4)]
+    source, out = written(tmp_path / "in.jsonl", episodes[1:]), tmp_path / "out.jsonl"
+    components = ("--component", f"{place}/picky.py")
+    assert annotate(written(tmp_path / "other.jsonl", episodes[:1]), out, to, *components) == 1
+    assert annotate(source, out, to, *components) == 1
+    assert annotate(source, out, to, *components) == 1, "as long as it fails"
+    assert "scored again, since a component failed: 1 episodes" in " ".join(capsys.readouterr().err.split())
+    asked = (place / "asked").read_text().count(episodes[2].trajectory_id)
+
+    (place / "mended").touch()
+    try:
+        assert annotate(source, out, to, *components) == 0
+    finally:
+        (place / "mended").unlink()
+
+    assert totals(out) == {"g0/0": None, "g1/0": 0.25, "g2/0": 0.25, "g3/0": 0.25}, "the other file's stays as it was"
+    assert (place / "asked").read_text().count(episodes[2].trajectory_id) == asked
+    assert list(tmp_path.glob("*.kept")) == []
 
 
 def test_a_killed_annotation_goes_on(to: list[str], place: Path, tmp_path: Path) -> None:

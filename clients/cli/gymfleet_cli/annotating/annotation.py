@@ -100,7 +100,7 @@ class Annotation:
             if file.mended:
                 err.print(plain(file.mended, "yellow"), soft_wrap=True)
             self._require_same_rewards(path)
-            there = _ids(file)
+            there = _scored_before(file, groups)
             tally.there = sum(map(groups.has, there))
             with Interrupts() as interrupts, CountingDisplay(err, "episodes", ("s", 1.0), tally.count) as display:
 
@@ -193,12 +193,17 @@ class Annotation:
             ]
 
 
-def _ids(file: RecordFile) -> set[str]:
-    found = set()
+def _scored_before(file: RecordFile, groups: Groups) -> set[str]:
+    """Return the ids of the file's episodes, but remove those for which a component failed, to score them again."""
+    found, failed = set(), set()
     for number, record in enumerate(file.records(), 1):
         if isinstance(record, Conversation):
             raise DataError(f"{file.path}, line {number}: a conversation; choose another file")
-        found.add(record.trajectory.trajectory_id)
+        name = record.trajectory.trajectory_id
+        (found if record.reward_error is None or not groups.has(name) else failed).add(name)
+    if failed:
+        file.drop(failed)
+        err.print(plain(f"scored again, since a component failed: {len(failed)} episodes"), soft_wrap=True)
     return found
 
 

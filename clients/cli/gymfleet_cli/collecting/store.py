@@ -1,8 +1,8 @@
-"""The file of collected records: it only grows, and a record already in it is not made again."""
+"""The file of collected records: a record already in it is not made again."""
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -66,6 +66,26 @@ class RecordFile:
         file = self._opened
         file.write(record.model_dump_json().encode() + b"\n")
         file.flush()
+
+    def drop(self, ids: Collection[str]) -> None:
+        """Remove records by their ids. After a kill the file is as it was before, or as it is afterwards."""
+        path = self.path.resolve()
+        kept = path.with_name(f"{path.name}.kept")
+        new = kept.open("w+b")
+        try:
+            fcntl.flock(new, fcntl.LOCK_EX)
+            for record in self.records():
+                if record_id(record) not in ids:
+                    new.write(record.model_dump_json().encode() + b"\n")
+            new.flush()
+            os.fsync(new.fileno())
+            kept.replace(path)
+        except BaseException:
+            new.close()
+            kept.unlink(missing_ok=True)
+            raise
+        self._opened.close()
+        self._file = new
 
     @property
     def _opened(self) -> IO[bytes]:
