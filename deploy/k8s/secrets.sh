@@ -19,7 +19,9 @@ secret() { # NAME KEY VALUE [KEY VALUE]...: builtins alone, so that no process l
 }
 
 password=${REDIS_PASSWORD:-$(random)}
-secret redis url "${REDIS_URL:-redis://:$password@redis:6379/0}" password "$password" requirepass.conf "requirepass $password"
+url=${REDIS_URL:-redis://:$password@redis:6379/0}
+case $url in rediss://*) tls=enable ;; *) tls=disable ;; esac # as KEDA's scaler calls it
+secret redis url "$url" password "$password" tls "$tls" requirepass.conf "requirepass $password"
 secret env-gateway signing-secret "$(random)" api-key "$(random)"
 secret rollout api-key "$(random)"
 secret reward api-key "$(random)"

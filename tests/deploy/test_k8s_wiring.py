@@ -1,6 +1,7 @@
 """What names something else names something that exists: autoscalers, budgets, alerts, dashboards, generated files."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -60,8 +61,8 @@ def test_the_overlays_scale_what_they_say() -> None:
 def test_keda_measures_our_streams_with_the_password_of_redis() -> None:
     manifests = render("prod")
     authentication = named(manifests, "TriggerAuthentication", "redis")
-    (reference,) = authentication["spec"]["secretTargetRef"]
-    assert secrets()[reference["name"]][reference["key"]] == secrets()["redis"]["password"]
+    given = {one["parameter"]: secrets()[one["name"]][one["key"]] for one in authentication["spec"]["secretTargetRef"]}
+    assert given == {"password": secrets()["redis"]["password"], "tls": "disable"}
 
     streams = {}
     for name in ("rollout", "reward"):
@@ -70,6 +71,14 @@ def test_keda_measures_our_streams_with_the_password_of_redis() -> None:
         assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
 
     assert streams == {"rollout": ROLLOUT_REQUESTS, "reward": TRAJECTORIES_RAW}
+
+
+def test_keda_encrypts_where_the_url_of_redis_says_so() -> None:
+    environment = {**os.environ, "REDIS_PASSWORD": "p", "REDIS_URL": "rediss://:p@redis.example.com:6379/0"}
+    made = subprocess.run([K8S / "secrets.sh"], env=environment, capture_output=True, text=True, check=True)
+
+    (redis,) = (item for item in yaml.safe_load_all(made.stdout) if item and item["metadata"]["name"] == "redis")
+    assert (redis["stringData"]["url"], redis["stringData"]["tls"]) == (environment["REDIS_URL"], "enable")
 
 
 def test_keda_measures_each_environments_own_sessions() -> None:
