@@ -45,8 +45,9 @@ def _scaled_object(spec: Manifest) -> None:
 
 
 def _trigger_authentication(spec: Manifest) -> None:
-    (reference,) = spec["secretTargetRef"]
-    _keys(reference, needed={"parameter", "name", "key"})
+    for reference in spec["secretTargetRef"]:
+        _keys(reference, needed={"parameter", "name", "key"})
+        assert reference["parameter"] in {"password", "tls"}, "what the scaler of Redis reads"
 
 
 def _pod_monitor(spec: Manifest) -> None:
