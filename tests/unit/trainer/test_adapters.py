@@ -24,14 +24,16 @@ from gymfleet_trainer.model.adapters import (
 )
 from gymfleet_trainer.model.batching import TrainSequence, pack
 from gymfleet_trainer.model.critic import ValueModel
+from gymfleet_trainer.model.families import decoder_of
 from gymfleet_trainer.model.optimizer import OptimizerOptions, build_optimizer
 from gymfleet_trainer.model.policy_model import PolicyModel
 from gymfleet_trainer.model.reward_head import RewardModel
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from tests.fixtures.small_models import save_small_model
 from tests.fixtures.train_sequences import random_sequences
 from tests.models import build_tiny_model
 
@@ -300,6 +302,30 @@ def test_named_layers_alone_get_adapters(model_dir: Path) -> None:
 
     assert {name.rpartition(".")[2] for name in adapted_layers(policy.hf)} == {"q_proj", "v_proj"}
     assert len(adapted_layers(policy.hf)) == 4
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "qwen2_5_vl"])
+def test_what_sees_images_gets_no_adapters_though_its_layers_are_called_alike(model_type: str, tmp_path: Path) -> None:
+    source = save_small_model(model_type, tmp_path / "source")
+
+    policy = AdaptedPolicy.adapting(source, SECTION)
+    policy.save_adapter(tmp_path / "adapter")
+
+    adapted = set(adapted_layers(policy.hf))
+    layers = decoder_of(policy.hf).layers
+    assert adapted == {
+        name
+        for name, module in policy.hf.named_modules()
+        if any(module is layer for layer in adapted_layers(layers).values())
+    }
+    assert adapted
+    base = AutoModelForImageTextToText.from_pretrained(source)
+    assert set(peft_layers(PeftModel.from_pretrained(base, str(tmp_path / "adapter")))) == adapted
+
+
+def peft_layers(model: Any) -> list[str]:
+    base = model.base_model.model
+    return [name for name, module in base.named_modules() if hasattr(module, "lora_A")]
 
 
 @pytest.mark.parametrize("name", ["w_proj", "lm_head", "embed_tokens", "proj", "norm"])

@@ -1,15 +1,27 @@
+import asyncio
 import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.lifecycle import _restore
+from gymfleet_trainer.run.run_directory import RunDirectory
 from gymfleet_trainer.run.state import RunState
+from gymfleet_trainer.run.torch_thread import TorchThread
 
-from tests.fixtures.scored import RUN_ID
+from tests.fixtures.scored import RUN_ID, make_recipe
+from tests.models import build_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(tmp_path_factory.mktemp("model"), tie_embeddings=True, seed=0)
 
 
 def make_state(**fields: object) -> RunState:
@@ -224,6 +236,51 @@ def test_amending_changes_the_state_and_refuses_other_weights(tmp_path: Path) ->
     last = checkpoints.latest()
     assert last is not None
     assert last[1].dropped == {"g": "stale"}
+
+
+@pytest.mark.parametrize("damaged", ["latest", "checkpoint-000001/state.json"])
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"\xff\xfe{}"])
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, damaged: str, content: bytes) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    save(checkpoints, "one")
+    (tmp_path / damaged).write_bytes(content)
+
+    with pytest.raises(RunDirectoryError, match=r"which cannot be read \(.*; restore it, or write the name of another"):
+        checkpoints.latest()
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [halved, emptied, zeroed, Path.unlink])
+@pytest.mark.parametrize("file", ["model/model.safetensors", "model/config.json", "optimizer.pt"])
+def test_a_checkpoint_whose_weights_cannot_be_loaded_is_named(
+    tmp_path: Path, tiny: Path, file: str, damage: Callable[[Path], None]
+) -> None:
+    recipe, directory = make_recipe(), RunDirectory(tmp_path)
+    checkpoints = Checkpoints(directory.checkpoints, keep=2)
+
+    async def restored() -> None:
+        with TorchThread(1) as worker:
+            await _restore(recipe, directory, checkpoints, worker, RUN_ID, str(tiny), LocalLearner)
+
+    asyncio.run(restored())  # the first checkpoint
+    asyncio.run(restored())
+    damage(directory.checkpoints / "checkpoint-000001" / file)
+
+    with pytest.raises(
+        RunDirectoryError, match=r"names checkpoint-000001, which cannot be read \(.+\); restore it, or"
+    ):
+        asyncio.run(restored())
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """How a stage gets at what earlier ones left."""
 
 import asyncio
+import os
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from threading import Event
@@ -118,6 +119,17 @@ def test_what_is_left_is_written_and_taken_once(tmp_path: Path) -> None:
     assert directory.read_records(directory.episodes("best")) == episodes
     assert run.taken() == episodes
     assert run.taken() is None
+
+
+def test_what_is_left_is_durable_as_the_state_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    run = context(RunDirectory(tmp_path), "x.jsonl")
+
+    run.leave([])
+    run.leave([make_scored()])
+
+    assert synced.count("best.jsonl") == 2
 
 
 class Deliveries:

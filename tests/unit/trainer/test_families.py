@@ -1,6 +1,8 @@
 """Every family that the trainer knows against transformers' own forward of each row, and what is refused by name."""
 
+import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,6 +165,18 @@ def test_what_is_no_model_is_said_in_one_line(given: str | None, tmp_path: Path)
         examine(tmp_path, context=64)
 
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_adapter_is_no_model_even_beside_one(alone: bool, tmp_path: Path) -> None:
+    """Given such a directory, transformers would load the adapter's base model, wherever that is."""
+    if not alone:
+        save_small_model("qwen3", tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "elsewhere"}))
+
+    for read in (partial(examine, context=64), PolicyModel.from_pretrained):
+        with pytest.raises(UnsupportedModel, match=r"holds an adapter .*: merge it into its base model"):
+            read(tmp_path)
 
 
 def test_positions_that_depend_on_the_length_are_refused_beyond_the_trained_length(tmp_path: Path) -> None:

@@ -99,3 +99,13 @@ def test_a_head_that_a_tied_file_holds_all_the_same_is_no_other_model(tmp_path: 
         load_file(tmp_path / "saved/model.safetensors")["model.embed_tokens.weight"],
         dict(small_model("gemma2").named_parameters())["model.embed_tokens.weight"],
     )
+
+
+def test_a_saved_model_caches_what_it_has_read_as_it_did_before(published: Path, tmp_path: Path) -> None:
+    config = json.loads((published / "config.json").read_text())
+    (published / "config.json").write_text(json.dumps({**config, "use_cache": True}))
+
+    (model := tmp_path / "model").mkdir()
+    learner(published, tmp_path).save_model(model)
+
+    assert AutoModelForCausalLM.from_pretrained(model)(torch.tensor([[1, 2, 3]])).past_key_values is not None

@@ -4,6 +4,7 @@ As in `test_update_wiring.py`, of which these are the same batches. Some of the 
 short episodes would never feel: those are in `BASES`.
 """
 
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 import pytest
 import torch
 from gymfleet_kit.plugins import options_of
+from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.algorithm import AlgorithmOptions
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.plugins import ALGORITHMS
@@ -226,3 +228,22 @@ def test_a_run_that_is_resumed_goes_on_as_if_nothing_had_happened(
             ((straight, "straight"), (resumed, "resumed"))]  # fmt: skip
     for name, value in ends[0].items():
         torch.testing.assert_close(ends[1][name], value, rtol=PRECISION, atol=PRECISION)
+
+
+def test_a_stage_is_not_resumed_without_the_policy_that_it_began_with(model_dir: Path, tmp_path: Path) -> None:
+    """The policy of the checkpoint is not the reference: the run would go on to another end."""
+    recipe = recipe_of({"kl": {"coefficient": 0.5}})
+    options = stage_of(recipe, Reinforce).options
+    some, staleness = as_groups(recipe, batches(model_dir)[0]), {FRESH: 0, STALE: 2}.get
+    learner = LocalLearner(recipe, str(model_dir), tmp_path / "references")
+    learner.begin("reinforce", options)
+    learner.update(some, staleness)
+    (checkpoint := tmp_path / "checkpoint").mkdir()
+    learner.save_checkpoint(checkpoint)
+    shutil.rmtree(tmp_path / "references")
+
+    learner.load_checkpoint(checkpoint)
+    learner.begin("reinforce", options)
+
+    with pytest.raises(RunDirectoryError, match="references/reinforce is missing"):
+        learner.update(some, staleness)

@@ -9,7 +9,13 @@ import torch
 import torch.distributed as dist
 from gymfleet_trainer.distributed.ranks import Ranks
 from gymfleet_trainer.distributed.row_files import RowFile, read_rows
-from gymfleet_trainer.learning.checkpoint_files import begin_kept, read_states, write_kept
+from gymfleet_trainer.learning.checkpoint_files import (
+    begin_kept,
+    random_states,
+    read_states,
+    restore_random_states,
+    write_kept,
+)
 from gymfleet_trainer.model.families import FAMILIES, model_class
 from gymfleet_trainer.model.policy_model import PolicyModel
 from safetensors.torch import load_file
@@ -130,3 +136,20 @@ def test_a_kept_model_is_one_that_transformers_loads(model_type: str, tmp_path: 
     own = policy.hf.state_dict()
     assert kept.keys() == own.keys()
     assert all(torch.equal(kept[name], value) for name, value in own.items())
+
+
+@pytest.mark.parametrize("now", ["cuda", "cpu"])
+def test_a_gpu_goes_on_with_its_own_random_numbers(now: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch has a generator for each device: the dropout of adapters draws from it."""
+    taken: list[tuple[list[int], str]] = []
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda _: torch.tensor([3, 1, 4], dtype=torch.uint8))
+    monkeypatch.setattr("torch.cuda.set_rng_state", lambda state, on: taken.append((state.tolist(), str(on))))
+
+    begin_kept({}, None, states=(tmp_path, random_states(torch.device("cuda:1"))))()
+    drawn = torch.rand(3)
+    states = read_states(tmp_path)
+    restore_random_states(states, torch.device(now))
+
+    assert torch.equal(torch.rand(3), drawn)
+    assert taken == ([([3, 1, 4], "cuda")] if now == "cuda" else [])
+    assert not states

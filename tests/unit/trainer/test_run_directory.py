@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import subprocess
 import sys
 from functools import partial
@@ -247,3 +248,20 @@ def test_a_reward_service_finds_the_last_model_of_a_stage_behind_one_link(tmp_pa
     assert [path.name for path in link.parent.iterdir()] == ["rm"]
     (tmp_path / "run").rename(tmp_path / "moved")
     assert (tmp_path / "moved" / "reward-models" / "rm" / "said").read_text() == "loop2.rm"
+
+
+def test_a_model_is_durable_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state that says that a stage left it is synced, too, and may not outlive it."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    directory = RunDirectory(tmp_path)
+
+    directory.save_model(directory.models / "sft", lambda place: (place / "weights").touch())
+
+    assert synced == ["weights", ".sft.writing", "models"]

@@ -16,8 +16,8 @@ from gymfleet_trainer.distributed.row_files import RowFile, can_hold, read_rows,
 
 _STATES: Final = "optimizer.pt"
 _TENSORS: Final = "optimizer.safetensors"
-_WHOLE: Final = frozenset({"torch", "algorithm"})
-"""States under these names are never sharded: torch's random state, and the algorithm's state."""
+_WHOLE: Final = frozenset({"torch", "cuda", "algorithm"})
+"""States under these names are never sharded: torch's random states, and the algorithm's state."""
 
 
 class Kept(Protocol):
@@ -101,6 +101,20 @@ def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:
             place = place[key]
         place[last] = value
     return states
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return torch's random state, and that of the device, from which the dropout of adapters draws."""
+    states = {"torch": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
+    """Take what `random_states` returned out of `states`, and go on from there. The device may be another kind."""
+    torch.set_rng_state(states.pop("torch"))
+    on_device = states.pop("cuda", None)
+    if on_device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(on_device, device)
 
 
 def _without_tensors(value: Any, path: tuple[Any, ...], found: dict[str, Tensor]) -> Any:

@@ -25,7 +25,14 @@ from gymfleet_trainer.distributed.row_files import together
 from gymfleet_trainer.errors import RunDirectoryError, UnsupportedModel
 from gymfleet_trainer.learning.algorithm import Need, Sample
 from gymfleet_trainer.learning.background_write import BackgroundWrite
-from gymfleet_trainer.learning.checkpoint_files import Kept, begin_kept, read_states, write_kept
+from gymfleet_trainer.learning.checkpoint_files import (
+    Kept,
+    begin_kept,
+    random_states,
+    read_states,
+    restore_random_states,
+    write_kept,
+)
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.images import LazyReader
 from gymfleet_trainer.learning.novelty import Novelty
@@ -305,7 +312,7 @@ class LocalLearner:
         """See `Learner`."""
         self._stand_still()
         parts = {"sft": self._sft, "rl": self._rl, "reward": self._reward, "novelty": self._novelty}
-        states: dict[str, Any] = {"torch": torch.get_rng_state(), "stage": self._stage, **self._restored}
+        states: dict[str, Any] = {**random_states(self._device), "stage": self._stage, **self._restored}
         states |= {name: part.state_dict() for name, part in parts.items() if part is not None}
         refreshed = self._refreshed
         if self._rl is not None:
@@ -341,7 +348,7 @@ class LocalLearner:
         self.start_from(directory / MODEL)
         self._sft = self._rl = self._reward = self._novelty = None
         self._restored = read_states(directory, self._ranks)
-        torch.set_rng_state(self._restored.pop("torch"))
+        restore_random_states(self._restored, self._device)
         refreshed = directory / _REFERENCE
         self._refreshed = self._loaded_reference(refreshed) if refreshed.is_dir() else None
 
@@ -481,10 +488,18 @@ class LocalLearner:
         return self._loaded_reference(self._kept_policy())
 
     def _kept_policy(self, *, whole: bool = False) -> Path:
-        """Return the directory of the policy (its adapter, unless it must be whole) as it was when the stage began."""
+        """Return the directory of the policy (its adapter, unless it must be whole) as it was when the stage began.
+
+        Raises RunDirectoryError if it is missing, and the policy has been trained by the stage.
+        """
         place = self._references / self._stage
         exists = place.is_dir()
         if not (exists if self._ranks is None else self._ranks.agree(exists)):
+            if "rl" in self._restored:
+                raise RunDirectoryError(
+                    f"{place} is missing, the policy as it was when the stage began, and the checkpoint's is another: "
+                    "restore it, or resume from a checkpoint of an earlier stage"
+                )
             self._save_reference(place, self._model, whole=whole)
         return place
 

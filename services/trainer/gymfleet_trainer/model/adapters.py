@@ -75,11 +75,13 @@ def add_adapters(model: Any, section: LoraSection, *, seed: int) -> LoraConfig:
 
     Their initial weights depend on the seed alone. Raises RecipeError as `adapted_modules` does.
     """
+    targets = adapted_modules(model, section)
     config = LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
-        target_modules=list(adapted_modules(model, section)),
+        target_modules=list(targets),
+        exclude_modules=_outside(model, targets) or None,
         base_model_name_or_path=model.config.name_or_path,
         task_type="CAUSAL_LM",
     )
@@ -116,6 +118,18 @@ def adapted_modules(model: Any, section: LoraSection) -> tuple[str, ...]:
             f"model.lora.target_modules: the decoder has no linear layer {', '.join(unknown)}; it has {', '.join(ends)}"
         )
     return section.target_modules
+
+
+def _outside(model: Any, targets: tuple[str, ...]) -> list[str]:
+    """Return the linear layers outside of the decoder that the names select: what sees images may have them too."""
+    inside = {id(module) for module in decoder_of(model).layers.modules()}
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and id(module) not in inside
+        and any(f".{name}".endswith(f".{end}") for end in targets)
+    ]
 
 
 def require_modules(source: str, section: LoraSection) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.utils import find_adapter_config_file
 
 from gymfleet_trainer.errors import UnsupportedModel
 
@@ -187,12 +188,24 @@ def empty_model(
 
 
 def config_of(source: str | Path) -> Any:
-    """Return the config of a directory or hub id. Raises UnsupportedModel if there is none."""
+    """Return the config of a directory or hub id. Raises UnsupportedModel if there is none, or an adapter with it."""
     try:
+        require_no_adapter(source)
         return AutoConfig.from_pretrained(str(source))
     except (OSError, ValueError, KeyError) as error:
         told = " ".join(str(error).split())
         raise UnsupportedModel(f"{source}: transformers reads no config of a model there: {told:.200}") from None
+
+
+def require_no_adapter(source: str | Path) -> None:
+    """Raise UnsupportedModel for a directory or hub id with an adapter, whose base model transformers would load.
+
+    Raises OSError if there is no such directory or hub id.
+    """
+    if find_adapter_config_file(str(source)) is not None:
+        raise UnsupportedModel(
+            f"{source} holds an adapter (adapter_config.json): merge it into its base model, and name the merged one"
+        )
 
 
 def examine(source: str | Path, *, context: int) -> Any:

@@ -24,13 +24,20 @@ from gymfleet_trainer.distributed.sharding import Placement, sharded_from
 from gymfleet_trainer.errors import UnsupportedModel
 from gymfleet_trainer.model.adapters import is_adapter, plain_name
 from gymfleet_trainer.model.attention import PACKED_ATTENTION
-from gymfleet_trainer.model.families import config_of, empty_model, model_class, require_supported
+from gymfleet_trainer.model.families import (
+    config_of,
+    empty_model,
+    model_class,
+    require_no_adapter,
+    require_supported,
+)
 
 _LISTED: Final = 3
 
 
 def read_model(path: str | Path, dtype: torch.dtype) -> Any:
     """Load a transformers model from a hub id or a local path, with packed attention. Raises UnsupportedModel."""
+    require_no_adapter(path)
     model, told = model_class(path).from_pretrained(
         str(path),
         dtype=dtype,
@@ -140,7 +147,6 @@ def standing_in(model: nn.Module) -> Iterator[None]:
 
 def _prepare(model: Any, path: str | Path) -> None:
     require_supported(model, source=str(path))
-    model.config.use_cache = False
     make_writable(model)
     never_drop(model)
 

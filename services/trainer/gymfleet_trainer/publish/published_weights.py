@@ -35,6 +35,8 @@ class PublishedWeights:
         temporary.mkdir()
         self._save(temporary)
         temporary.rename(path)
-        for old in sorted(self._root.glob("v*"))[:-_KEPT]:
+        # Higher numbers are leftovers: versions were counted anew, because Redis forgot the last one.
+        kept = sorted(one for one in self._root.glob("v*") if one <= path)[-_KEPT:]
+        for old in {*self._root.glob("v*")} - {*kept}:
             shutil.rmtree(old, ignore_errors=True)
         return path

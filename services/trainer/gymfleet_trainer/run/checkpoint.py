@@ -6,7 +6,6 @@ checkpoint whenever a process dies. The checkpoint therefore defines what has
 happened: trajectories are acknowledged after it is written, never before.
 """
 
-import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import ValidationError
 
 from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError, WorkersFailed, disk_line
-from gymfleet_trainer.run.run_directory import sync_directory, write_atomically
+from gymfleet_trainer.run.run_directory import sync_directory, sync_tree, write_atomically
 from gymfleet_trainer.run.state import RunState
 
 STATE: Final = "state.json"
@@ -59,14 +57,11 @@ class Checkpoints:
         pointer = self._directory / _LATEST
         if not pointer.exists():
             return None
-        path = self._directory / pointer.read_text(encoding="utf-8").strip()
+        path = self._directory / pointer.read_text(encoding="utf-8", errors="replace").strip()
         try:
-            return path, RunState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
-        except (OSError, ValidationError) as error:
-            raise RunDirectoryError(
-                f"{pointer} names {path.name}, which cannot be read ({str(error).splitlines()[0]}); restore it, or "
-                f"write the name of another checkpoint of {self._directory} into {pointer}"
-            ) from None
+            return path, RunState.model_validate_json((path / STATE).read_bytes())
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from None
 
     def save(self, state: RunState, write: Callable[[Path], None]) -> Path:
         """Write a checkpoint; `write` stores weights and optimiser in the directory that it is given.
@@ -110,7 +105,7 @@ class Checkpoints:
             raise ValueError("no checkpoint was begun")
         try:
             finish()
-            _sync_tree(begun.temporary)
+            sync_tree(begun.temporary)
             with self._naming:
                 abandoned = self._begun is not begun
                 if not abandoned:
@@ -205,20 +200,19 @@ class Checkpoints:
         log.debug("checkpoint.written", path=newest.name)
 
 
+def damaged(path: Path, error: Exception) -> RunDirectoryError:
+    """Return the error to raise for a checkpoint that cannot be read."""
+    pointer = path.parent / _LATEST
+    told = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return RunDirectoryError(
+        f"{pointer} names {path.name}, which cannot be read ({told:.200}); restore it, or write the name of another "
+        f"checkpoint of {path.parent} into {pointer}"
+    )
+
+
 def _same_weights(one: RunState, other: RunState) -> bool:
     return one.age == other.age
 
 
 def _write_state(directory: Path, state: RunState) -> None:
     write_atomically(directory / STATE, state.model_dump_json(indent=1) + "\n")
-
-
-def _sync_tree(directory: Path) -> None:
-    for root, _, files in os.walk(directory):
-        for name in files:
-            descriptor = os.open(Path(root) / name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(Path(root))

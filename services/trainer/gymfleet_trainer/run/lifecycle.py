@@ -4,9 +4,11 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import structlog
+import torch
 from gymfleet_client.errors import ClientError, TransportError
 from gymfleet_client.rest import GatewayClient
 from gymfleet_contracts.recipe import Recipe, RecipeError
@@ -26,6 +28,7 @@ from gymfleet_kit.formats import format_of
 from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
+from safetensors import SafetensorError
 
 from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, TrainerError, WorkersLost
 from gymfleet_trainer.learning.learner import LocalLearner
@@ -36,7 +39,7 @@ from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
 from gymfleet_trainer.publish.transfers import transfer_of
 from gymfleet_trainer.run.build import initial_model
-from gymfleet_trainer.run.checkpoint import Checkpoints
+from gymfleet_trainer.run.checkpoint import Checkpoints, damaged
 from gymfleet_trainer.run.collect import Collector
 from gymfleet_trainer.run.context import RunContext
 from gymfleet_trainer.run.group_planner import GroupPlanner
@@ -56,6 +59,8 @@ from gymfleet_trainer.stages.measure import Measure, MeasureStageOptions
 log = structlog.get_logger()
 
 _PAUSE_S: Final = 0.5
+_UNREADABLE: Final = (OSError, EOFError, ValueError, RuntimeError, UnpicklingError, SafetensorError)
+"""What torch, safetensors and transformers raise for files that are cut short, empty, missing or overwritten."""
 
 
 async def train(
@@ -270,7 +275,12 @@ async def _restore(
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
         raise RunDirectoryError(f"{path} belongs to run {state.run_id}, not {run_id}; use another run directory")
     learner = await worker.run(make_learner, recipe, source, directory.references)
-    await worker.run(learner.load_checkpoint, path)
+    try:
+        await worker.run(learner.load_checkpoint, path)
+    except torch.OutOfMemoryError:
+        raise
+    except _UNREADABLE as error:
+        raise damaged(path, error) from error
     directory.truncate(state.offsets)
     state.count("resumed")
     log.info("run.resumed", run_id=run_id, checkpoint=path.name, stages=len(state.left), done=state.done)

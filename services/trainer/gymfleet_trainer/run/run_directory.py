@@ -56,6 +56,23 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(directory: Path) -> None:
+    """Make all files below a directory durable, with their names."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            sync_file(Path(root) / name)
+        sync_directory(Path(root))
+
+
 class RunDirectory:
     """One run's files, locked against a second trainer while entered, or from `lock` to the end of the process."""
 
@@ -195,6 +212,7 @@ class RunDirectory:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         write(temporary)
+        sync_tree(temporary)  # the state that says that it is there is synced, too
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
         sync_directory(path.parent)
