@@ -3,6 +3,7 @@
 import json
 import re
 import string
+import unicodedata
 from collections import Counter
 from fractions import Fraction
 from typing import Final
@@ -13,6 +14,8 @@ _NUMBER: Final = re.compile(
     r"([-+]?)[$€£]?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?(\s?%)?"
 )
 _MINUS: Final = {0x2212: "-"}
+_DIGITS: Final = {"Nd", "No"}
+"""Unicode's categories of decimal digits, and of superscripts, fractions and numbers in circles."""
 _MAX_CHARS: Final = 4_096
 """Maximum length of an answer; a longer one has no number."""
 
@@ -23,6 +26,14 @@ def normalised(text: str) -> str:
     SQuAD compares texts in this form (Rajpurkar et al., 2016, arXiv:1606.05250).
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def named(text: str) -> str:
+    """Return a text in the form in which names are compared: normalised, or as it is where nothing would be left.
+
+    Otherwise `A` and `+` would both be nothing, and any answer of which nothing is left would match either.
+    """
+    return normalised(text) or text.strip().lower()
 
 
 def words_f1(given: str, right: str) -> float:
@@ -40,12 +51,12 @@ def words_f1(given: str, right: str) -> float:
 def the_number(text: str) -> Fraction | None:
     """Return the only number in a text; None if it has none or several, because such an answer has not decided.
 
-    `1,200`, `$1.2e3` and `50 %` are numbers. A text with non-ASCII digits has none, so that no such digits can hide a
-    second answer.
+    `1,200`, `$1.2e3` and `50 %` are numbers. A text with digits, superscripts or fractions outside ASCII has none, so
+    that they can neither hide a second answer nor be left out: `5²` is not 5.
     """
     if len(text) > _MAX_CHARS:
         return None
-    if not text.isascii() and any(one.isdecimal() and not one.isascii() for one in text):
+    if not text.isascii() and any(unicodedata.category(one) in _DIGITS and not one.isascii() for one in text):
         return None
     found = _NUMBER.finditer(text.translate(_MINUS))
     first, second = next(found, None), next(found, None)
@@ -56,17 +67,16 @@ def the_number(text: str) -> Fraction | None:
     return number / 100 if percent else number
 
 
-def same_number(one: Fraction, other: Fraction, tolerance: float) -> bool:
-    """Return whether two numbers differ by at most `tolerance`, absolutely or relative to the larger one."""
-    allowed = Fraction(tolerance)
-    return abs(one - other) <= allowed * max(Fraction(1), abs(one), abs(other))
+def same_number(given: Fraction, right: Fraction, tolerance: float) -> bool:
+    """Return whether a number is off by at most `tolerance`, absolutely or relative to the right one."""
+    return abs(given - right) <= Fraction(tolerance) * max(Fraction(1), abs(right))
 
 
 def things(text: str, separator: str = ",") -> set[str]:
-    """Return the items of a text, normalised: those of a JSON list, or else the parts between separators."""
+    """Return the items of a text as `named`: those of a JSON list, or else the parts between separators."""
     try:
         listed = json.loads(text)
     except (ValueError, RecursionError):
         listed = None
     parts = [str(one) for one in listed] if isinstance(listed, list) else text.split(separator or None)
-    return {normalised(one) for one in parts} - {""}
+    return {named(one) for one in parts} - {""}

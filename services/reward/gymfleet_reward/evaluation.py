@@ -140,7 +140,10 @@ def _checked(answer: Any, episode: Trajectory) -> Raw | ComponentError:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can be
+        return False
 
 
 def _shown(value: object) -> str:

@@ -26,6 +26,7 @@ def unended(
         sample=sample,
         replay=group.replay,
         task=node.task,
+        sealed=node.sealed,
         seat=node.seat,
         policy=PolicyRef(
             model=EXPERT if by_expert else parts.policy.model,
@@ -39,6 +40,7 @@ def unended(
         turns=turns,
         images=images,
         final_observation=node.observation,
+        final_parts=node.parts,
         status=Status.COMPLETED if ended is FinishReason.TERMINATED else Status.TRUNCATED,
         score=node.score,
         success=node.score >= 1.0,

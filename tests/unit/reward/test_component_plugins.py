@@ -175,6 +175,8 @@ def test_a_group_whose_episode_failed_technically_is_not_scored(write: Write) ->
         ("return '1.0'", "it answered '1.0'"),
         ("return math.nan", "it answered nan"),
         ("return -math.inf", "it answered -inf"),
+        ("return 10**400", "it answered 1000"),
+        ("return [1.0, 10**400]", "it answered 1000"),
         ("return [1.0]", "it answered 1 values for 2 turns"),
         ("return [1.0, None]", "it answered None for a turn"),
         ("return [1e308, 1e308]", "the sum over its turns is not finite"),

@@ -64,6 +64,11 @@ def understood(*good: bool | None) -> Trajectory:
         ("7", 7, 1.0),
         (None, "Paris", 0.0),
         ("", "the", 0.0),
+        ("a", "A", 1.0),
+        ("the", "A", 0.0),
+        (".", "A", 0.0),
+        ("+", "+", 1.0),
+        ("-", "+", 0.0),
     ],
 )
 def test_exact_match_is_that_of_squad(answer: str | None, gold: Any, value: float) -> None:
@@ -97,6 +102,7 @@ def test_f1_counts_words_as_squad_does(answer: str, gold: Any, value: float) -> 
         ("3", -3, 0.0),
         ("41 or 42", 42, 0.0),  # it has not decided
         ("no idea", 42, 0.0),
+        ("42\u00b2", 42, 0.0),  # a power
         ("e42", 42, 1.0),  # a letter before it makes no power of ten
         (".5e1", 5, 1.0),
         ("-.5", -0.5, 1.0),
@@ -124,6 +130,12 @@ def test_how_far_off_a_number_may_be_is_an_option() -> None:
     assert raw("numeric_match", big, tolerance=0.0, **GOLD) == 0.0, "compared exactly, not as floats"
 
 
+def test_a_tolerance_is_relative_to_the_right_number() -> None:
+    assert raw("numeric_match", answered("-8", -4), tolerance=1.0, **GOLD) == 1.0
+    for far in ("9e99", "-8.1", "0.1"):
+        assert raw("numeric_match", answered(far, -4), tolerance=1.0, **GOLD) == 0.0
+
+
 @pytest.mark.parametrize(
     ("answer", "measure", "value"),
     [
@@ -145,6 +157,11 @@ def test_a_set_has_no_order(answer: str, measure: str, value: float) -> None:
 
 def test_one_thing_is_a_set() -> None:
     assert raw("set_match", answered("paris", "Paris"), **GOLD) == 1.0
+
+
+@pytest.mark.parametrize(("answer", "value"), [("c, a", 1.0), ("C", 0.0), ("a", 0.0), ("A, C, the", 0.0)])
+def test_an_article_is_a_thing_like_any_other(answer: str, value: float) -> None:
+    assert raw("set_match", answered(answer, ["A", "C"]), **GOLD) == value
 
 
 def test_things_may_be_separated_otherwise() -> None:
@@ -182,7 +199,7 @@ def test_where_the_answer_stands_is_an_option(
         ("numeric_match", "1 or 2", "info.gold is no number"),
         ("set_match", [], r"info\.gold holds nothing that could be named"),
         ("set_match", [["Paris"]], r"info\.gold is list, no text"),
-        ("set_match", ["", "the"], r"info\.gold holds nothing"),
+        ("set_match", ["", " "], r"info\.gold holds nothing"),
     ],
 )
 def test_a_right_answer_that_is_none_is_no_reward_whatever_was_answered(name: str, gold: Any, reason: str) -> None:

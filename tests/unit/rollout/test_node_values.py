@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gymfleet_contracts.observation import ImagePart
 from gymfleet_contracts.rollout import Budget
 from gymfleet_contracts.session import TaskRef
 from gymfleet_contracts.trajectory import FinishReason
@@ -13,6 +14,7 @@ from gymfleet_rollout.budget import BudgetSpent, Spending
 from gymfleet_rollout.node_values import NodeValues
 from gymfleet_rollout.seen import Prompted, Seen
 from gymfleet_rollout.tree import Node
+from gymfleet_rollout.unended import unended
 
 from tests.fixtures.scored import make_turn
 from tests.fixtures.searches import BY_SCORE
@@ -106,3 +108,12 @@ async def test_branches_that_ask_for_the_same_at_once_ask_once(is_cancelled: boo
     assert await other != await second
     assert is_cancelled or await first == await second
     assert evaluator.num_asked == 2, "the branch that waited asks where the first one left"
+
+
+def test_the_reward_is_given_what_the_environment_sealed_for_it_at_the_beginning() -> None:
+    parts: Any = SimpleNamespace(policy=ScriptedPolicy(""), format=SimpleNamespace(version=1))
+    shown = (ImagePart(sha256="0" * 64, media_type="image/png"),)
+
+    episode = unended(group(evaluator=BY_SCORE), 0, parts, replace(NODE, sealed="begin", parts=shown))
+
+    assert (episode.sealed, episode.final_parts) == ("begin", shown)

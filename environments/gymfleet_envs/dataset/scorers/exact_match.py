@@ -1,6 +1,6 @@
 """The right answer, apart from case, articles and punctuation."""
 
-from gymfleet_contracts.comparing import normalised
+from gymfleet_contracts.comparing import named
 
 from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
 
@@ -12,13 +12,12 @@ class ExactMatch(OneOf[ScorerOptions]):
     letter, or any empty answer would match.
     """
 
-    def right_one(self, gold: str) -> tuple[str, str]:
-        """See `OneOf`. Returns the words that are compared, and the whole text."""
+    def right_one(self, gold: str) -> str:
+        """See `OneOf`."""
         if not gold.strip():
             raise BadGold("it is empty")
-        return normalised(gold), gold.strip().lower()
+        return named(gold)
 
-    def compared(self, answer: str, right: tuple[str, str]) -> float:
+    def compared(self, answer: str, right: str) -> float:
         """See `OneOf`."""
-        words, whole = right
-        return float(normalised(answer) == words if words else answer.strip().lower() == whole)
+        return float(named(answer) == right)

@@ -13,7 +13,7 @@ class NumericOptions(ScorerOptions):
     """How far off an answer may be and still be right."""
 
     tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = 0.0
-    """Largest difference, absolute or relative to the larger number."""
+    """Largest difference, absolute or relative to the right number."""
 
 
 class NumericMatch(OneOf[NumericOptions]):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gymfleet_contracts.comparing import normalised, things
+from gymfleet_contracts.comparing import named, things
 from pydantic import JsonValue
 
 from gymfleet_envs.dataset.scorer import BadGold, Scorer, ScorerOptions, text_of
@@ -27,7 +27,7 @@ class SetMatch(Scorer[SetOptions]):
         if not isinstance(gold, list):
             found = things(text_of(gold), self.options.separator)
         else:
-            found = {normalised(text_of(one)) for one in gold} - {""}
+            found = {named(text_of(one)) for one in gold} - {""}
         if not found:
             raise BadGold("it holds nothing that could be named")
         return frozenset(found)

@@ -1,7 +1,9 @@
 """The right mathematical answer, however it is written."""
 
 import asyncio
-from typing import Annotated, Any, Literal
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal
 
 from gymfleet_contracts.trajectory import Trajectory
 from pydantic import Field
@@ -10,6 +12,10 @@ from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
 from gymfleet_reward.component import Answer, ComponentError
 from gymfleet_reward.maths.pool import POOL
 from gymfleet_reward.maths.verdict import Verdict
+
+_SCIENTIFIC: Final = re.compile(r"(?<![\w.,])[0-9]{1,99}(?:\.[0-9]{1,99})?[eE][-+]?[0-9]{1,3}(?![\w.,]?[0-9A-Za-z_])")
+_MAX_CHARS: Final = 100_000
+"""Longest text whose numbers are written out, each of which may become a thousand characters."""
 
 
 class AccuracyOptions(AnswerOptions):
@@ -25,7 +31,8 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     r"""1 if math-verify finds the answer equal to the right one, else 0: numbers, expressions, equations, sets.
 
     This is Open-R1's accuracy reward, except that Open-R1 gives 1 if the right answer cannot be read: here such an
-    episode has no reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides.
+    episode has no reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides. A number such as
+    `1e-07`, which math-verify would take for 1, is written out for it, except in a text with LaTeX.
 
     Comparisons run in a separate process, whose time is counted in processor seconds: an answer is never wrong because
     the machine is busy. An answer that is too costly is wrong in itself, and stays so when it is tried again; if it
@@ -33,7 +40,7 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     """
 
     Options = AccuracyOptions
-    version = "1"
+    version = "2"
 
     async def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
@@ -42,7 +49,7 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`."""
         place = self.options.ground_truth_from
-        verdict = POOL.verify(text_of(right, place), answer, cpu_s=self.options.max_cpu_s)
+        verdict = POOL.verify(_written_out(text_of(right, place)), _written_out(answer), cpu_s=self.options.max_cpu_s)
         match verdict:
             case Verdict.UNREADABLE_GOLD:
                 raise ComponentError(f"{place} is nothing that math-verify reads: a number, or LaTeX between $ and $")
@@ -52,3 +59,10 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
                 raise ComponentError(f"the answer takes more than {self.options.max_cpu_s:g} s or 512 MiB to compare")
             case _:
                 return float(verdict is Verdict.RIGHT)
+
+
+def _written_out(text: str) -> str:
+    """Return a text without LaTeX with its numbers in scientific notation as decimal numbers."""
+    if len(text) > _MAX_CHARS or "$" in text or "\\" in text:
+        return text
+    return _SCIENTIFIC.sub(lambda found: f"{Decimal(found[0]):f}", text)

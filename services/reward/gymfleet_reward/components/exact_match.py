@@ -2,17 +2,21 @@
 
 from typing import Any
 
-from gymfleet_contracts.comparing import normalised
+from gymfleet_contracts.comparing import named
 
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
 
 
 class ExactMatch(AnswerComponent[AnswerOptions]):
-    """1 for the right answer, as SQuAD compares: without regard to case, articles, punctuation and spaces."""
+    """1 for the right answer, as SQuAD compares: without regard to case, articles, punctuation and spaces.
+
+    These rules leave nothing of a right answer such as `+` or `A`: it has to match letter by letter, or any answer of
+    which nothing is left would match.
+    """
 
     Options = AnswerOptions
-    version = "1"
+    version = "2"
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`."""
-        return float(normalised(answer) == normalised(text_of(right, self.options.ground_truth_from)))
+        return float(named(answer) == named(text_of(right, self.options.ground_truth_from)))

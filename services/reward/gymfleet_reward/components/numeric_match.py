@@ -20,7 +20,7 @@ class NumericMatch(AnswerComponent[NumericOptions]):
     """1 if the only number of the answer is the right one. `1,200`, `$1.2e3` and `50 %` are numbers."""
 
     Options = NumericOptions
-    version = "2"
+    version = "3"
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`. An answer with several numbers is wrong: it is undecided."""

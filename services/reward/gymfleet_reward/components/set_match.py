@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from gymfleet_contracts.comparing import normalised, things
+from gymfleet_contracts.comparing import named, things
 
 from gymfleet_reward.answers import AnswerComponent, AnswerOptions, text_of
 from gymfleet_reward.component import ComponentError
@@ -21,13 +21,13 @@ class SetMatch(AnswerComponent[SetOptions]):
     """Whether the answer names the right things, in any order and without regard to case and punctuation."""
 
     Options = SetOptions
-    version = "1"
+    version = "2"
     alternatives: ClassVar[bool] = False
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`. `right` is a text or a number, or a list of these."""
         place = self.options.ground_truth_from
-        wanted = {normalised(text_of(one, place)) for one in (right if isinstance(right, list) else [right])} - {""}
+        wanted = {named(text_of(one, place)) for one in (right if isinstance(right, list) else [right])} - {""}
         if not wanted:
             raise ComponentError(f"{place} holds nothing that could be named")
         given = things(answer, self.options.separator)
