@@ -195,7 +195,8 @@ class Annotation:
 
 def _scored_before(file: RecordFile, groups: Groups) -> set[str]:
     """Return the ids of the file's episodes, but remove those for which a component failed, to score them again."""
-    found, failed = set(), set()
+    found: set[str] = set()
+    failed: set[str] = set()
     for number, record in enumerate(file.records(), 1):
         if isinstance(record, Conversation):
             raise DataError(f"{file.path}, line {number}: a conversation; choose another file")
