@@ -7,13 +7,16 @@ from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
 
 _ALONE: Final = re.compile(r"\W*([A-Za-z])\W*")
 _CHOICE: Final = re.compile(r"(?<![A-Za-z])\(?([A-Z])[).:](?=\s|\Z)")
-_SAID: Final = re.compile(r"\b(?i:answer|choice|option)(?: is)?:?[ \n*]{0,4}\(?([A-Z])\b(?!')")
+_SAID: Final = re.compile(
+    r"\b(?i:answer|choice|option)(?: is)?:?[ \n*]{0,4}"
+    r"(?:\(?([A-Z])\b(?!')|\(([a-z])\)|([a-z])(?=[.*]{0,3}\s*(?:\n|\Z)))"
+)
 _MAX_CHARS: Final = 4_096
 """Length limit of an answer: a longer one chooses nothing."""
 
 
 class MultipleChoice(OneOf[ScorerOptions]):
-    """1 for the right letter: `B`, `(b)`, `B) Rome`, `Answer: **B**`, `The answer is B.`.
+    """1 for the right letter: `B`, `(b)`, `B) Rome`, `Answer: **B**`, `Answer: b`, `The answer is B.`.
 
     An answer that names two letters chooses neither.
     """
@@ -30,5 +33,5 @@ class MultipleChoice(OneOf[ScorerOptions]):
             return 0.0
         if alone := _ALONE.fullmatch(answer):
             return float(alone[1].upper() == right)
-        named = {*_CHOICE.findall(answer), *_SAID.findall(answer)}
+        named = {*_CHOICE.findall(answer), *("".join(said).upper() for said in _SAID.findall(answer))}
         return float(named == {right})
