@@ -66,7 +66,9 @@ def test_an_episode_by_hand() -> None:
         (OsTask("d", match=Match("x")), "answer( x )", 0),
         (OsTask("d", match=Match("x")), "finish", 0),
         (OsTask("d", match=Match(regex="^[ab]+$")), "answer(abba)", 1),
+        (OsTask("d", match=Match(regex="^[ab]+$")), "answer(abc)", 0),
         (OsTask("d", match=Match(regex="^[ab]+$")), "finish", 0),
+        (OsTask("d", match=Match(regex="^\\w+ é$", strip=True)), "answer( ä é )", 1),
         (OsTask("d", check=(Script('[ "$1" = None ]'),)), "finish", 1),
         (OsTask("d", check=(Script('[ "$1" = a ] && echo b'), Script('[ "$2" = "b\n" ]'))), "answer(a)", 1),
         (OsTask("d", check=(Script("printf b"), Script('[ "$1$2" = ab ]'))), "answer(a)", 1),
@@ -80,6 +82,23 @@ def test_scoring(task: OsTask, action: str, score: float) -> None:
     [outcome] = play(task, action)
 
     assert (outcome.terminated, outcome.score, outcome.reward) == (True, score, score)
+
+
+def test_a_pattern_that_takes_for_ever_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OsInteraction, "options", OsInteraction.options.model_copy(update={"program_timeout_s": 2}))
+
+    with pytest.raises(EngineLost, match="the search was stopped after 2 seconds"):
+        play(OsTask("d", match=Match(regex="^(a+)+$")), f"answer({'a' * 40}b)")
+
+
+def test_an_agents_python_does_not_search() -> None:
+    fake = (
+        "printf '#!/bin/true' > /usr/bin/python3; echo 'def search(*_): return 1' > re.py; cp re.py /usr/lib/python3/"
+    )
+
+    outcomes = play(OsTask("d", match=Match(regex="^[ab]+$")), f"bash {fake}", "answer(c)")
+
+    assert outcomes[-1].score == 0
 
 
 def test_preparation_draws_the_same_for_the_same_seed() -> None:

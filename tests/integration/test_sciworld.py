@@ -124,6 +124,20 @@ def test_an_action_that_the_engine_fails_at_leaves_the_points_alone(monkeypatch:
     environment.close()
 
 
+def test_an_episode_whose_world_broke_has_no_score() -> None:
+    environment, neighbour = opened(SciTask("find-animal", 0, "openDoors")), opened(BOIL)
+    environment.step("look around")
+    assert environment._slot is not None
+    environment._slot.play.interface.setErrorState("java.lang.NullPointerException")  # as the engine does
+
+    with pytest.raises(EngineLost, match="NullPointerException"):
+        environment.step("go to hallway")
+
+    environment.close()
+    assert neighbour.step("look around").action_valid
+    neighbour.close()
+
+
 def test_wrong_focus_ends_the_episode_below_zero() -> None:
     environment = opened(SciTask("lifespan-longest-lived", 0))
     environment.step("look around")

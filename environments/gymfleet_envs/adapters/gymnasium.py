@@ -6,6 +6,7 @@
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -84,7 +85,16 @@ class _FromGymnasium(Environment[int]):
     def _shown(self, observation: Any, info: Mapping[str, Any]) -> str:
         if (observe := type(self).observe) is not None:
             return observe(observation, info)
-        return observation if isinstance(observation, str) else _plain(str(self._inner.render()))
+        return observation if isinstance(observation, str) else _plain(self._rendered())
+
+    def _rendered(self) -> str:
+        """Return the rendering, which Gymnasium allows to be a file of text. Raises TypeError if it is no text."""
+        rendered: Any = self._inner.render()
+        if isinstance(rendered, StringIO):
+            return rendered.getvalue()
+        if not isinstance(rendered, str):
+            raise TypeError(f"{self.id} renders {type(rendered).__name__}, no text: give observe")
+        return rendered
 
     def _score(self) -> float:
         return min(1.0, max(0.0, self._return / self.solved_at))

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from gymfleet_contracts.session import ForkSupport, Split
 from gymfleet_contracts.strict_json import read_object
 from mcp import Client, MCPError, StdioServerParameters
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, ContentBlock, EmbeddedResource, TextContent, TextResourceContents
 from pydantic import JsonValue
 
 from gymfleet_envs.environment import AsyncEnvironment, EngineLost, Outcome
@@ -102,7 +102,7 @@ class _FromMcp(AsyncEnvironment[Goal]):
         if result is None:
             return Outcome(f"There is no tool {name[:100]!r}, or it does not take that.", action_valid=False)
         self._calls.append((name, arguments))
-        return Outcome(f"Error: {_text(result)}" if result.is_error else _text(result))
+        return Outcome(_cut(f"Error: {_text(result)}" if result.is_error else _text(result)))
 
     async def close(self) -> None:
         """End the connection, and the process if the session has its own."""
@@ -165,14 +165,20 @@ class _Connection:
 
     async def tools(self) -> str:
         """Return the tools, one per line with its description and the schema of its arguments."""
+        lines: list[str] = []
         async with self._answering():
             client = await self._opened()
-            listed = (await client.list_tools()).tools
-        lines = (
-            f"{tool.name}: {' '.join((tool.description or '').split())} {json.dumps(tool.input_schema)}"
-            for tool in listed
-        )
-        return "\n".join(lines)[:_MAX_SHOWN]
+            cursor = None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                lines += [
+                    f"{tool.name}: {' '.join((tool.description or '').split())} {json.dumps(tool.input_schema)}"
+                    for tool in page.tools
+                ]
+                cursor = page.next_cursor
+                if not cursor or sum(map(len, lines)) > _MAX_SHOWN:
+                    break
+        return _cut("\n".join(lines))
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> CallToolResult | None:
         """Call a tool, once; return None if the server refuses the call itself. Raises `EngineLost`."""
@@ -231,8 +237,21 @@ _REFUSED: Final = (-32601, -32602)
 
 
 def _text(result: CallToolResult) -> str:
-    parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
-    return "\n".join(parts)[:_MAX_SHOWN]
+    return "\n".join(map(_text_of, result.content))
+
+
+def _text_of(part: ContentBlock) -> str:
+    """Return a part's text, which may be that of a file; of anything else only the kind."""
+    match part:
+        case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+    return f"[{part.type}]"
+
+
+def _cut(text: str) -> str:
+    """Return a text that an agent can be shown."""
+    excess = len(text) - _MAX_SHOWN
+    return text if excess <= 0 else f"{text[:_MAX_SHOWN]}\n[cut: {excess} more characters]"
 
 
 def _root(error: BaseException) -> str:

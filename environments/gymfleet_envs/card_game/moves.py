@@ -80,7 +80,7 @@ def read_move(text: str, battle: Battle) -> Move:
     fish = next((place for place in range(TEAM) if NAMES[battle.kinds[own + place]] == named), None)
     if fish is None:
         raise Unplayable("pick_fish must be the name of one of your fish")
-    if given.get("action") not in {"normal", "active"}:
+    if given.get("action") not in ("normal", "active"):  # compared, not hashed: it may be a list
         raise Unplayable("action must be normal or active")
     active = given["action"] == "active"
     # An ability that hits all enemies has no target; AgentBench reads one and drops it.

@@ -147,7 +147,7 @@ def _is_list(path: Path) -> bool:
 
 
 def _ranges(path: Path) -> Iterator[tuple[str, str]]:
-    for place, line in enumerate(read_text("kg", path, max_bytes=_MOST_BYTES).splitlines(), start=1):
+    for place, line in enumerate(_text(path).splitlines(), start=1):
         if not (fields := line.split()):
             continue
         if len(fields) != 3 or any(RELATION.fullmatch(one) is None for one in fields):
@@ -157,8 +157,13 @@ def _ranges(path: Path) -> Iterator[tuple[str, str]]:
 
 def _read(path: Path, adapter: TypeAdapter[Any]) -> Any:
     try:
-        return adapter.validate_python(json.loads(read_text("kg", path, max_bytes=_MOST_BYTES)))
+        return adapter.validate_python(json.loads(_text(path)))
     except ValidationError as error:
         raise TaskDataError(f"kg: {path}: {faults(error, most=1)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise TaskDataError(f"kg: {path}: not JSON: {error}") from None
+
+
+def _text(path: Path) -> str:
+    """Return a file's text without the byte order mark that `_is_list` skips too."""
+    return read_text("kg", path, max_bytes=_MOST_BYTES, encoding="utf-8-sig")

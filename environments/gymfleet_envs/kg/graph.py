@@ -1,5 +1,7 @@
 """A graph in a pyoxigraph store of this process: read-only, and shared by all sessions that query it."""
 
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +17,7 @@ UNTYPED: Final = "common.topic"
 _NAMESPACE: Final = "urn:gymfleet:kg:"
 _KEPT_FACTS: Final = 50_000
 _KEPT_SETS: Final = 2_000
+_NO_WORD: Final = re.compile(r"[^\w.+~-]")
 _INTEGER: Final = NamedNode("http://www.w3.org/2001/XMLSchema#integer")
 
 
@@ -125,10 +128,20 @@ class Graph:
 
 
 def identifier(text: str) -> str:
-    """Return the form of a name from the data in calls and in the store: `film.film.genre` for `/film/film/genre`."""
+    """Return the form of a name from the data in calls and in the store: `film.film.genre` for `/film/film/genre`.
+
+    Letters of any script stay as they are, so that relations can be read; commas, brackets and blanks do not.
+    """
     if text.startswith("/"):
         text = text[1:].replace("./", "..").replace("/", ".")
-    return quote(text, safe="+~").replace("%20", "_")
+    return _NO_WORD.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    sign = found[0]
+    if unicodedata.category(sign).startswith("M") and sign < "\U000e0000":  # an accent or a vowel sign
+        return sign
+    return "_" if sign == " " else quote(sign, safe="")
 
 
 def node(name: str) -> NamedNode:

@@ -5,8 +5,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
-from xml.etree.ElementTree import ParseError
+from typing import Any, Final
 
 from gymfleet_contracts.session import Split
 
@@ -85,7 +84,6 @@ def _table(path: Path) -> tuple[Language, list[tuple[str, ...]]]:
 
 def _rows(path: Path) -> Iterator[Sequence[str]]:
     from openpyxl import load_workbook  # noqa: PLC0415 - only for those who bring tables
-    from openpyxl.utils.exceptions import InvalidFileException  # noqa: PLC0415
 
     where = f"lateral_thinking: {path}"
     try:
@@ -94,7 +92,9 @@ def _rows(path: Path) -> Iterator[Sequence[str]]:
                 raise TaskDataError(f"{where}: unpacks to more than {_MOST_BYTES} bytes")
         book = load_workbook(path, read_only=True, data_only=True)
         try:
-            for number, row in enumerate(book.worksheets[0].iter_rows(max_col=_COLUMNS, values_only=True), 1):
+            sheet: Any = book.worksheets[0]
+            sheet.reset_dimensions()  # some programs write a size that is too small, and rows beyond it would be lost
+            for number, row in enumerate(sheet.iter_rows(max_col=_COLUMNS, values_only=True), 1):
                 if number > _MOST_ROWS:
                     raise TaskDataError(f"{where}: more than {_MOST_ROWS} rows")
                 cells = ["" if cell is None else str(cell) for cell in row]
@@ -105,5 +105,7 @@ def _rows(path: Path) -> Iterator[Sequence[str]]:
                     yield cells
         finally:
             book.close()
-    except (zipfile.BadZipFile, InvalidFileException, ParseError, OSError, KeyError, ValueError, IndexError) as error:
+    except TaskDataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of a damaged file, openpyxl and its parsers raise what they like
         raise TaskDataError(f"{where}: no table, or damaged: {str(error)[:200] or type(error).__name__}") from None

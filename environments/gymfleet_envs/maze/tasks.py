@@ -15,6 +15,8 @@ UPSTREAM_TURNS: Final = 50
 _UPSTREAM_GOALS: Final[dict[str, Cell]] = {"double_t_maze": (8, 6), "maze2d_umaze": (3, 3)}
 _UPSTREAM_TEST: Final = range(13, 23)
 _MAX_SIDE: Final = 100
+_MAX_TASKS: Final = 500_000
+"""Every pair of start and goal is a task: as many as in a maze of some 700 free cells."""
 _WALL, _FREE = "#", "."
 
 
@@ -53,7 +55,7 @@ def _generate(rng: random.Random, level: str) -> MazeTask:
     settings = _LEVELS[level]
     side = rng.choice(settings.sides)
     rows = _corridors(rng, side) if settings.corridors else _room(rng, side, settings.wall_share)
-    free = [(row, column) for row, line in enumerate(rows) for column, mark in enumerate(line) if mark == _FREE]
+    free = _free(rows)
     while True:
         goal = rng.choice(free)
         near = sorted(
@@ -110,14 +112,18 @@ def upstream(data: Path) -> TaskSource[MazeTask]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise TaskDataError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskDataError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict) or "double_t_maze" not in content:
         raise TaskDataError(f"{path} has no entry 'double_t_maze'")
     tasks = _double_t(path, content)
     for name in sorted(set(content) - {"double_t_maze", "double_t_maze_optimal_directions"}):
         rows = _rows(path, name, content[name])
-        tasks.extend(_pairs(name, rows))
+        free = _free(rows)
+        goals = [_UPSTREAM_GOALS[name]] if name in _UPSTREAM_GOALS else free
+        if len(tasks) + len(free) * len(goals) > _MAX_TASKS:
+            raise TaskDataError(f"{path}: with '{name}', it has more than {_MAX_TASKS} pairs of start and goal")
+        tasks.extend(_pairs(name, rows, goals))
     return ListedTasks("maze", "lmrl-gym", tasks)
 
 
@@ -140,9 +146,7 @@ def _double_t(path: Path, content: dict[str, Any]) -> list[Task[MazeTask]]:
     return tasks
 
 
-def _pairs(name: str, rows: tuple[str, ...]) -> list[Task[MazeTask]]:
-    free = [(row, column) for row, line in enumerate(rows) for column, mark in enumerate(line) if mark == _FREE]
-    goals = [_UPSTREAM_GOALS[name]] if name in _UPSTREAM_GOALS else free
+def _pairs(name: str, rows: tuple[str, ...], goals: list[Cell]) -> list[Task[MazeTask]]:
     tasks = []
     for goal in goals:
         for start in sorted(distances(rows, goal).keys() - {goal}):
@@ -169,6 +173,10 @@ def _rows(path: Path, name: str, value: Any) -> tuple[str, ...]:
     if goal is not None and not _inside(rows, goal):
         raise TaskDataError(f"{path}: '{name}' has a wall at its goal {goal}")
     return rows
+
+
+def _free(rows: tuple[str, ...]) -> list[Cell]:
+    return [(row, column) for row, line in enumerate(rows) for column, mark in enumerate(line) if mark == _FREE]
 
 
 def _inside(rows: tuple[str, ...], cell: Cell) -> bool:

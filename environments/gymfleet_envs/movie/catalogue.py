@@ -6,7 +6,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from gymfleet_envs.agentgym_tools.base import Faulty, Refused, taken
 
-_LISTED: Final = 10
+LISTED: Final = 10
+"""The most entries of a list of roles."""
 _MAIN_JOBS: Final = ("Director", "Producer", "Writer")
 _NOT_FOUND: Final = (
     '{"success":false,"status_code":34,"status_message":"The resource you requested could not be found."}'
@@ -145,7 +146,7 @@ def _cast(catalogue: Catalogue, film: Film) -> dict[str, Any]:
     return {
         "cast": [
             {"id": number, "name": catalogue.person(number).name, "character": character}
-            for number, character in film.cast[:_LISTED]
+            for number, character in film.cast[:LISTED]
         ]
     }
 
@@ -155,7 +156,7 @@ def _crew(catalogue: Catalogue, film: Film) -> dict[str, Any]:
     main = [(number, job) for number, job in film.crew if job in _MAIN_JOBS]
     known = {number for number, _ in main}
     others = [(number, job) for number, job in film.crew if number not in known]
-    listed = main + others[: max(0, _LISTED - len(main))]
+    listed = main + others[: max(0, LISTED - len(main))]
     return {"crew": [{"id": number, "name": catalogue.person(number).name, "job": job} for number, job in listed]}
 
 
@@ -195,7 +196,7 @@ def _played(catalogue: Catalogue, person: Person) -> dict[str, Any]:
             for film in catalogue.films
             for number, character in film.cast
             if number == person.id
-        ][:_LISTED]
+        ][:LISTED]
     }
 
 
@@ -206,7 +207,7 @@ def _worked(catalogue: Catalogue, person: Person) -> dict[str, Any]:
             for film in catalogue.films
             for number, job in film.crew
             if number == person.id
-        ][:_LISTED]
+        ][:LISTED]
     }
 
 

@@ -29,8 +29,9 @@ def generated_tasks() -> GeneratedTasks[Question[Service]]:
 
 
 def _draw(rng: random.Random, level: str) -> Question[Service]:
-    catalogue = draw_catalogue(rng)
-    draft = Draft(rng, catalogue)
+    draft = Draft(rng, draw_catalogue(rng))
     rng.choice(_KINDS[level])(draft)
     draft.moves.append(Move.of("I know the answer.", "finish", answer=draft.answer))
-    return Question(goal=draft.goal, world=catalogue, answers=(json.dumps(draft.answer),), plan=tuple(draft.moves))
+    return Question(
+        goal=draft.goal, world=draft.catalogue, answers=(json.dumps(draft.answer),), plan=tuple(draft.moves)
+    )

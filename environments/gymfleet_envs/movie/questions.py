@@ -1,10 +1,12 @@
 """The kinds of generated questions: each makes the calls of its plan and reads the answer from their results."""
 
 import random
+from collections import Counter
 from typing import Any
 
 from gymfleet_envs.agentgym_tools.base import Move
-from gymfleet_envs.movie.catalogue import Catalogue, Film
+from gymfleet_envs.movie.catalogue import LISTED, Catalogue, Film
+from gymfleet_envs.movie.draw import draw_catalogue
 
 _NUMBER = "Please answer me with a number."
 _STRING = "Please answer me with a string."
@@ -133,9 +135,18 @@ def in_both(draft: Draft) -> None:
     draft.answer = sorted(first & second)
 
 
+def _directors(catalogue: Catalogue) -> list[int]:
+    """Return the director of each film, without those who have more roles in crews than a search lists."""
+    roles = Counter(number for film in catalogue.films for number, _ in film.crew)
+    return [
+        number for film in catalogue.films for number, job in film.crew if job == "Director" and roles[number] <= LISTED
+    ]
+
+
 def _directed(draft: Draft) -> tuple[str, list[tuple[int, str, Any]]]:
     """Draw a director, of three to six films if possible; return the name, and the films with details."""
-    directors = [number for film in draft.films for number, job in film.crew if job == "Director"]
+    while not (directors := _directors(draft.catalogue)):
+        draft.catalogue = draw_catalogue(draft.rng)
     few = sorted({number for number in directors if 3 <= directors.count(number) <= 6}) or sorted(set(directors))
     name = draft.catalogue.person(draft.rng.choice(few)).name
     crew = draft.call("I look up the films.", "get_person_crew", person_id=draft.search_person(name))["crew"]

@@ -94,7 +94,7 @@ class OsInteraction(Environment[OsTask]):
         try:
             self._sandbox = open_sandbox(self.options)
             self._prepare(self._sandbox, task, seed)
-            if task.match is None:  # else no program of the task will look at the files
+            if task.match is None or task.match.regex is not None:  # else no program will run beside the agent's
                 self._sandbox.seal()
         except SandboxError as error:
             self.close()

@@ -1,12 +1,11 @@
 """AgentBench's verdicts: a comparison with the answer, or a list of check programs."""
 
-import re
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from gymfleet_envs.os.sandbox.base import Ran, Sandbox, SandboxError
-from gymfleet_envs.os.task import Comparison, Match, OsTask
+from gymfleet_envs.os.task import Comparison, Match, OsTask, Script
 
 _UNITS: Final[dict[str, int]] = {
     unit: 1024**power for power, names in enumerate(("B Byte", "K KB", "M MB", "G GB", "T TB", "P PB"))
@@ -14,6 +13,11 @@ _UNITS: Final[dict[str, int]] = {
 }  # fmt: skip
 _MAX_NUMBER_CHARS: Final = 1000
 _KILLED: Final = 128 + 9
+_NO_MATCH: Final = 3  # an error of Python's own is 1
+_SEARCH: Final = Script(
+    f"import re, sys; sys.exit(0 if re.search(sys.argv[1], sys.argv[2]) else {_NO_MATCH})", language="python"
+)
+"""Searches in the sandbox, because a pattern may take for ever on an answer that was made for it."""
 
 
 def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float) -> bool:
@@ -24,7 +28,7 @@ def solved(task: OsTask, answer: str | None, sandbox: Sandbox, timeout_s: float)
     """
     until = time.monotonic() + timeout_s
     if task.match is not None:
-        return _matches(task.match, answer)
+        return _matches(task.match, answer, sandbox, timeout_s)
     outputs = [str(answer)]
     for entry in task.check:
         if isinstance(entry, str):
@@ -68,12 +72,17 @@ def compare(kind: Comparison, outputs: Sequence[str]) -> bool:
     return _plain_newlines(given) == _plain_newlines(expected)
 
 
-def _matches(match: Match, answer: str | None) -> bool:
+def _matches(match: Match, answer: str | None, sandbox: Sandbox, timeout_s: float) -> bool:
     if match.strip and answer is not None:
         answer = answer.strip()
-    if match.answer is not None:
-        return answer == match.answer
-    return answer is not None and match.regex is not None and re.search(match.regex, answer) is not None
+    if match.regex is None or answer is None:
+        return match.answer is not None and answer == match.answer
+    ran = sandbox.check(_SEARCH.argv(match.regex, answer), timeout_s)
+    if (fault := unsaid(ran, timeout_s)) is not None:
+        raise SandboxError(f"the search {fault}")
+    if ran.code not in (0, _NO_MATCH):
+        raise SandboxError(f"the search failed with exit code {ran.code}")
+    return ran.code == 0
 
 
 def _integer(text: str) -> int:

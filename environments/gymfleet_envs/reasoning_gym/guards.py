@@ -5,6 +5,7 @@ A guard returns whether the answer is right, or None to let the package's own sc
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, Final
 
 from gymfleet_envs.reasoning_gym.expressions import ExpressionFault, arithmetic, derivative_at
@@ -18,6 +19,7 @@ _POINTS: Final = (
 )  # fmt: skip
 _FEWEST_POINTS: Final = 4
 _TOLERANCE: Final = 1e-7
+_PROBABILITY_TOLERANCE: Final = 1e-4
 _MAX_MOVES: Final = 1_000
 
 
@@ -40,9 +42,19 @@ def _finite(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG0
     return False if _NO_NUMBER.search(answer) else None
 
 
-def _small_exponent(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG001 - a guard
-    """Refuse large exponents: `Fraction` computes the power of ten, whatever it takes."""
-    return False if _LARGE_EXPONENT.search(answer) else None
+def _same_probability(answer: str, entry: Mapping[str, Any]) -> bool:
+    """Compare to within the package's tolerance, and refuse large exponents.
+
+    The package also gives full credit to the first characters of the right answer, so to `0` for any probability below
+    1; and `Fraction` computes the power of ten, whatever it takes.
+    """
+    if _LARGE_EXPONENT.search(answer):
+        return False
+    try:
+        given, right = (float(Fraction(text.replace(",", ""))) for text in (answer, entry["answer"]))
+    except (ValueError, ArithmeticError):
+        return False
+    return abs(given - right) <= _PROBABILITY_TOLERANCE
 
 
 def _few_moves(answer: str, entry: Mapping[str, Any]) -> bool | None:  # noqa: ARG001 - a guard
@@ -96,7 +108,7 @@ def _same_slope(given: Callable[[complex], Any], wanted: Callable[[complex], Any
 
 GUARDS: Final[Mapping[str, Guard]] = {
     "binary_matrix": _exactly,
-    "coin_flip": _small_exponent,
+    "coin_flip": _same_probability,
     "complex_arithmetic": _finite,
     "countdown": _reaches,
     "game_of_life_halting": _same_word,

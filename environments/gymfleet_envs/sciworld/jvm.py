@@ -119,7 +119,7 @@ class Jvm:
             return play
 
     def act(self, play: Play, action: str) -> Answer:
-        """Apply an action. Raises `EngineFault`."""
+        """Apply an action. Raises `EngineFault`, and `EngineLost` also if the episode's world broke before."""
         with self._calling():
             self._generator.set(self._random_module, play.random)
             self._set_ids(play.next_object)
@@ -238,10 +238,12 @@ class Jvm:
         text, score, completed = (getattr(result, f"_{place}")() for place in (1, 2, 3))
         self._gateway.detach(result)
         play.next_object = self._ids.count()
-        play.last = Answer(text, round(100 * score), completed, interface.getCurIterations())
-        if play.last.score < 0 and interface.isInErrorState():
-            raise EngineFault(f"ScienceWorld failed: {str(interface.getErrorStateMessage())[:500]}")
-        return play.last
+        answer = Answer(text, round(100 * score), completed, interface.getCurIterations())
+        if answer.score < 0 and interface.isInErrorState():
+            # The world broke in the middle of an earlier action; from then on, each action only gets -100.
+            raise EngineLost(f"ScienceWorld failed: {str(interface.getErrorStateMessage())[:500]}")
+        play.last = answer
+        return answer
 
     def _told(self, play: Play, word: str) -> str | None:
         """Return the answer to a word, if it is one of upstream's three that are no actions."""

@@ -70,7 +70,7 @@ def _question(place: str, file: str, record: Mapping[str, Any]) -> Row:
     if not isinstance(level, str) or _LEVEL.fullmatch(level) is None:
         raise TaskDataError(f"{place}: level must be of letters, digits, _, . and -, got {str(level)[:80]!r}")
     number = None if named is None else str(named)
-    return Row(
+    row = Row(
         place=place,
         file=file,
         # AgentGym's merged files count each data set's questions from 0.
@@ -82,6 +82,11 @@ def _question(place: str, file: str, record: Mapping[str, Any]) -> Row:
         support=_titles(place, record.get("supporting_facts")),
         passages=tuple(_context(place, record.get("context"))),
     )
+    try:
+        "".join((row.question, row.question_id or "", *row.answers, *row.support)).encode()
+    except UnicodeEncodeError:
+        raise TaskDataError(f"{place}: the question has half of a surrogate pair, which is no character") from None
+    return row
 
 
 def _split(place: str, file: str, record: Mapping[str, Any]) -> Split | None:

@@ -25,7 +25,8 @@ MANIFEST: Final = "searchqa.json"
 _QUESTIONS: Final = "questions.msgpack"
 _TERMS: Final = "terms.sqlite"
 _VECTORS: Final = "vectors.npy"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Differs whenever the terms of the same text do: a query would miss those of an older index."""
 _BATCH: Final = 64
 """Number of passages that one request embeds."""
 

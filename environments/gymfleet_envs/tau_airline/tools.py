@@ -17,6 +17,8 @@ AIRPORTS: Final = {
 NOW: Final = "2024-05-15T15:00:00"
 BAG_PRICE: Final = 50
 INSURANCE_PRICE: Final = 30
+_MAX_PAYMENTS: Final = 1_000
+"""Payments of a reservation that can still be cancelled: every cancellation, also a repeated one, doubles them."""
 _NEW_RESERVATIONS: Final = ("HATHAT", "HATHAU", "HATHAV")
 _NEW_CERTIFICATES: Final = ("certificate_3221322", "certificate_3221323", "certificate_3221324")
 
@@ -84,6 +86,8 @@ def cancel_reservation(data: Overlay, reservation_id: str) -> str:
     """Refund everything; it is up to the agent to know whether that is allowed."""
     if not data.has("reservations", reservation_id):
         return "Error: reservation not found"
+    if len(data.read("reservations", reservation_id)["payment_history"]) > _MAX_PAYMENTS:
+        return f"Error: the reservation has more than {_MAX_PAYMENTS} payments"
     reservation = data.change("reservations", reservation_id)
     history = reservation["payment_history"]
     history.extend([{"payment_id": one["payment_id"], "amount": -one["amount"]} for one in history])

@@ -78,6 +78,7 @@ class Extras(msgspec.Struct, frozen=True):
     attributes: Mapping[str, Any] = {}
     human: Mapping[str, Any] = {}
     reviews: Mapping[str, Any] = {}
+    ratings: Mapping[str, Any] = {}
 
 
 class _Fault(Exception):
@@ -168,7 +169,7 @@ def _product(asin: str, record: Mapping[str, Any], extras: Extras) -> Product:
         options=_options(record),
         attributes=_texts(said.get("attributes", record.get("Attributes", ["DUMMY_ATTR"])), "attributes"),
         prices=_prices(record.get("pricing")),
-        rating=str(record.get("Rating", "N.A."))[:40] or "N.A.",
+        rating=str(extras.ratings.get(asin, record.get("Rating", "N.A.")))[:40] or "N.A.",
         image=str(images[0]) if isinstance(images, list) else "",
         reviews=_reviews(extras.reviews.get(asin, record.get("Reviews", []))),
         wish=_wish(said),

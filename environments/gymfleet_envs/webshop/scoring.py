@@ -31,6 +31,8 @@ COLORS: Final = (
 )  # fmt: skip
 _TOKEN: Final = re.compile(r"\w+(?:['.]\w+)*")
 _MAX_TITLE_TOKENS: Final = 100
+_MAX_TAGGED_CHARS: Final = 40
+"""The tagger takes time by the square of a word's length; titles in Chinese have words of a hundred characters."""
 _LATIN_1: Final = dict.fromkeys(range(128, 256))
 
 
@@ -101,7 +103,8 @@ def normalize_color(option: str) -> str:
 def nouns(title: str) -> tuple[str, ...]:
     """Return the nouns of a title in lower case, with repetitions, as tagged by HanTa's English model."""
     words = _TOKEN.findall(title)[:_MAX_TITLE_TOKENS]
-    return tuple(word.lower() for word, _, tag in tagger().tag_sent(words) if tag.startswith("N"))
+    tagged = tagger().tag_sent([word[:_MAX_TAGGED_CHARS] for word in words])
+    return tuple(word.lower() for word, (_, _, tag) in zip(words, tagged, strict=True) if tag.startswith("N"))
 
 
 @lru_cache(maxsize=1)

@@ -22,7 +22,7 @@ MAX_RESULTS: Final = 50
 PAGE_SIZE: Final = 10
 MANIFEST: Final = "shop.json"
 _DATABASE: Final = "products.sqlite"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _RECENT_PRODUCTS: Final = 4096
 _SCHEMA: Final = """
 CREATE TABLE products (place INTEGER PRIMARY KEY, asin TEXT NOT NULL UNIQUE, body BLOB NOT NULL);

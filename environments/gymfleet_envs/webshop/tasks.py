@@ -133,19 +133,23 @@ class _Files:
     def products(self) -> Iterator[Product]:
         """Read all files, and yield the products one by one."""
         human = json_object(self._data / HUMAN_FILE) if self.kind == "human" else {}
-        extras = Extras(json_object(self._attributes_file), human, self._reviews())
+        extras = Extras(json_object(self._attributes_file), human, *self._reviews())
         return read_products(self.products_file, extras)
 
-    def _reviews(self) -> dict[str, Any]:
+    def _reviews(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return reviews and average ratings by ASIN."""
         path = self._data / REVIEW_FILE
-        if not path.is_file():
-            return {}
         reviews: dict[str, Any] = {}
+        ratings: dict[str, Any] = {}
+        if not path.is_file():
+            return reviews, ratings
         for number, entry in json_entries(path):
             if not isinstance(entry, dict) or not isinstance(entry.get("asin"), str):
                 raise TaskDataError(f"{path.name}: entry {number}: is no object with an asin")
             reviews[entry["asin"]] = entry.get("reviews", [])
-        return reviews
+            if "average_rating" in entry:
+                ratings[entry["asin"]] = entry["average_rating"]
+        return reviews, ratings
 
     def _first(self, names: Sequence[str], what: str) -> Path:
         for name in names:

@@ -243,6 +243,7 @@ def test_the_score_is_agentbenchs(health: list[int], forfeits: bool, score: floa
     '{"pick_fish": "spray", "action": "normal", "target_position": 1.0}',
     '{"pick_fish": "spray", "action": "normal", "target_position": [0, 1]}',
     '{"pick_fish": ["spray"], "action": "normal", "target_position": 0}',
+    '{"pick_fish": "spray", "action": ["normal"], "target_position": 0}',
     '{"pick_fish": "spray", "action": "normal"}',
     '{"pick_fish": "flame", "action": "active", "target_position": 1}',
     '{"pick_fish": "spray", "action": "normal", "target_position": 0, "target_position": 1}',

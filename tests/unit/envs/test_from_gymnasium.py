@@ -1,5 +1,6 @@
 """Gymnasium environments as ours: texts, names of actions, scores, and what cannot be played is refused."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,24 @@ class Blind(gymnasium.Env):  # type: ignore[misc]
     action_space = Box(0, 1)
 
 
+class Drawn(gymnasium.Env):  # type: ignore[misc]
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own
+    observation_space = Discrete(2)
+    action_space = Discrete(1)
+
+    def __init__(self, render_mode: str | None = None, drawing: Any = None) -> None:
+        self.render_mode = render_mode
+        self.drawing = drawing
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def render(self) -> Any:
+        return self.drawing
+
+
+gymnasium.register("gymfleet-tests/Drawn-v0", Drawn, max_episode_steps=5, disable_env_checker=True)
 gymnasium.register("gymfleet-tests/Riddle-v0", Riddle, max_episode_steps=5)
 gymnasium.register("gymfleet-tests/Blind-v0", Blind)
 
@@ -105,6 +124,21 @@ def test_its_own_truncation_ends_the_episode_and_says_so() -> None:
     outcome = world.step("cc")
 
     assert (outcome.terminated, outcome.info) == (True, {"truncated": True})
+
+
+def drawn(drawing: Any) -> str:
+    world = from_gymnasium("gymfleet-tests/Drawn-v0", solved_at=1.0, actions=("wait",), drawing=drawing)()
+    shown: str = world.reset(0, 0)
+    return shown
+
+
+def test_a_rendering_may_be_a_file_of_text() -> None:
+    assert drawn(StringIO("#.#")) == "#.#"
+
+
+def test_a_rendering_that_is_no_text_is_no_observation() -> None:
+    with pytest.raises(TypeError, match="renders NoneType, no text: give observe"):
+        drawn(None)
 
 
 def test_observations_that_are_no_texts_are_made_some() -> None:

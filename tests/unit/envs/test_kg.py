@@ -1,11 +1,13 @@
 """KG on a graph whose answers are worked out by hand: tools, wording, scoring, expert, generated questions."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gymfleet_envs.environment import BadArguments, Outcome
 from gymfleet_envs.kg.actions import Call, FinalAnswer, action_of, read_action
+from gymfleet_envs.kg.benchmark import benchmark_tasks, ontology_of
 from gymfleet_envs.kg.environment import ENVIRONMENT, KnowledgeGraph
 from gymfleet_envs.kg.graph import Graph, Words, identifier, link, number
 from gymfleet_envs.kg.options import KgOptions
@@ -16,7 +18,7 @@ from gymfleet_envs.kg.sources import base_of
 from gymfleet_envs.kg.task import KgTask
 from gymfleet_envs.kg.worlds import generated_tasks, world
 from pydantic import HttpUrl
-from pyoxigraph import Store
+from pyoxigraph import NamedNode, Store
 
 from tests.fixtures.hash_seeds import outputs_by_hash_seed
 
@@ -319,10 +321,16 @@ def test_gold_calls_become_programs() -> None:
             program_of(wrong, {})
 
 
+HOSTILE = "".join(chr(code) for code in (*range(0x300), *range(0xE000, 0x10000), 0x1F600, 0xE0100, 0xE0001, 0x10FFFF))
+
+
 def test_names_of_data_are_fit_for_calls() -> None:
     assert identifier("/m/07pd_j") == "m.07pd_j"
     assert identifier("/a/b/c./d/e/f") == "a.b.c..d.e.f"
     assert identifier("a, b (c)") == "a%2C_b_%28c%29"
+    assert identifier("城市\uff0c出生地") == "城市%EF%BC%8C出生地"
+    assert identifier("हिन्दी भाषा\u200c") == "हिन्दी_भाषा%E2%80%8C"
+    assert NamedNode(f"urn:{identifier(HOSTILE)}").value == f"urn:{identifier(HOSTILE)}"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -357,6 +365,17 @@ def test_worlds_are_the_same_on_every_machine() -> None:
         "print([g().by_index('test', level, 0).data for level in ('one_hop', 'count')])"
     )
     assert len(set(outputs_by_hash_seed(code))) == 1
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    entry = {"question": "which?", "qid": "1_grailqa", "entities": {"A": "m.0a"}, "actions": [],
+             "answer": [{"answer_argument": "m.0b"}]}  # fmt: skip
+    (tmp_path / "std.json").write_text(json.dumps([entry]), encoding="utf-8-sig")
+    (tmp_path / "vocab.json").write_text(json.dumps({"relations": ["a.b"], "attributes": []}), encoding="utf-8-sig")
+    (tmp_path / "fb_roles").write_text("a a.b c\n", encoding="utf-8-sig")
+
+    assert benchmark_tasks(tmp_path).by_id("1_grailqa").data.gold == {"m.0b"}
+    assert ontology_of(tmp_path).ranges == {"a.b": "c"}
 
 
 def test_an_endpoint_without_questions_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,6 +69,19 @@ def test_questions_about_triples_are_solved_by_the_expert(tmp_path: Path, name: 
     assert graph.relations("m.p0_0") == ("people.person.friend..people.friendship.friend",)
 
 
+def test_questions_about_another_script_can_be_read(tmp_path: Path) -> None:
+    """A name of 63 letters has over 256 characters once it is escaped for a URI."""
+    university = "Московский государственный университет имени Михаила Ломоносова"
+    cities = [f"город {one}" for one in range(12)]
+    rows = [(city, "город-побратим", cities[place - far]) for place, city in enumerate(cities) for far in (1, 2, 3)]
+    tasks = ENVIRONMENT.task_source(write(tmp_path, rows=[*rows, (university, "место", cities[0])]))
+
+    task = tasks.by_index("train", "one_hop", 0).data
+
+    assert task.question.startswith("Name the город-побратим of город ")
+    assert solve(task) == (1.0, 1.0)
+
+
 def test_numbers_are_made_up_and_their_names_say_so(tmp_path: Path) -> None:
     tasks = ENVIRONMENT.task_source(write(tmp_path))
     task = tasks.by_index("train", "superlative", 0).data

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -425,6 +426,30 @@ def test_what_is_no_table_is_refused_by_name(tmp_path: Path, content: bytes) -> 
     (tmp_path / "dev.xlsx").unlink()
     with pytest.raises(EnvironmentUnavailable, match="holds none of AgentBench's tables"):
         load_entry("lateral_thinking", {"lateral_thinking": tmp_path})
+
+
+def repacked(path: Path, member: str, change: Callable[[bytes], bytes]) -> None:
+    """Replace a member of a workbook's archive."""
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(name, change(content) if name == member else content)
+
+
+@pytest.mark.parametrize("member", ["xl/workbook.xml", "xl/styles.xml", "docProps/core.xml", "[Content_Types].xml"])
+def test_a_table_with_a_broken_part_is_refused_by_name(tmp_path: Path, member: str) -> None:
+    repacked(table(tmp_path / "dev.xlsx", [HEADER, ROW]), member, lambda content: content[: len(content) // 2])
+
+    with pytest.raises(EnvironmentUnavailable, match=r"dev\.xlsx: no table, or damaged"):
+        load_entry("lateral_thinking", {"lateral_thinking": tmp_path})
+
+
+def test_no_row_is_lost_to_a_size_that_the_table_does_not_have(tmp_path: Path) -> None:
+    path = table(tmp_path / "dev.xlsx", [HEADER, ROW, ROW, ROW])
+    repacked(path, "xl/worksheets/sheet1.xml", lambda content: content.replace(b'ref="A1:D4"', b'ref="A1:D2"'))
+
+    assert LateralThinking.task_source(tmp_path).count("validation", "en") == 3
 
 
 @pytest.mark.skipif(not LTP.is_dir(), reason="needs AgentBench's puzzles")

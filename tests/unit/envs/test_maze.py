@@ -161,6 +161,9 @@ def damaged(**changes: Any) -> dict[str, Any]:
     return {"double_t_maze": walls, "double_t_maze_optimal_directions": {"1,1": "move right\n"}, **changes}
 
 
+OPEN_FIELD = [[1] * 60, *[[1, *[0] * 58, 1]] * 58, [1] * 60]
+
+
 def test_whole_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "mazes.json").write_text(json.dumps(damaged()))
 
@@ -172,11 +175,13 @@ def test_whole_file_is_read(tmp_path: Path) -> None:
     [
         pytest.param(None, "cannot be read", id="missing"),
         pytest.param("{", "is not JSON", id="cut short"),
+        pytest.param("[" * 100_000, "is not JSON", id="nested"),
         pytest.param("[]", "no entry 'double_t_maze'", id="a list"),
         pytest.param(damaged(double_t_maze=[[1, 1, 1], [1, 0], [1, 1, 1]]), "is not a rectangle", id="ragged"),
         pytest.param(damaged(double_t_maze=[[1, 1, 1], [1, 2, 1], [1, 1, 1]]), "is not a rectangle", id="a 2"),
         pytest.param(damaged(maze2d_umaze=[[1, 1, 1], [0, 0, 1], [1, 1, 1]]), "is not closed", id="open border"),
         pytest.param(damaged(maze2d_umaze=[[1] * 3] * 3), "has a wall at its goal", id="goal outside"),
+        pytest.param(damaged(own=OPEN_FIELD), "with 'own', it has more than 500000 pairs", id="too many tasks"),
         pytest.param(damaged(double_t_maze_optimal_directions={"0,1": ""}), "out of reach", id="start in a wall"),
         pytest.param(damaged(double_t_maze_optimal_directions={"x": ""}), "keys look like", id="bad key"),
         pytest.param(damaged(double_t_maze_optimal_directions=[]), "no table", id="no starts"),

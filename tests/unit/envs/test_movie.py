@@ -141,3 +141,14 @@ def test_generated_films_of_a_director_are_enough_not_to_guess_the_best_of_them(
     ]
 
     assert sum(3 <= count <= 6 for count in counts) >= 90
+
+
+def test_generated_questions_about_a_director_count_every_film() -> None:
+    tasks = load_entry("movie", {}).tasks
+    for index in range(60):
+        task = tasks.by_index("train", "hard", index).data
+        arguments = {move.tool: json.loads(move.arguments) for move in task.plan}
+        director = int(arguments["get_person_crew"]["person_id"])
+        asked = {json.loads(m.arguments)["movie_id"] for m in task.plan if m.tool == "get_movie_details"}
+
+        assert asked == {str(film.id) for film in task.world.films if (director, "Director") in film.crew}, index

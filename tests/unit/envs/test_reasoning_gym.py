@@ -131,6 +131,16 @@ def test_nan_is_equal_to_nothing(name: str, answer: str) -> None:
     assert played(question, f"<answer>{answer}</answer>")[:2] == (0.0, 0.0)
 
 
+def test_the_first_digits_of_a_probability_are_not_the_probability() -> None:
+    told = entry("0.08728027344")
+
+    assert [GUARDS["coin_flip"](answer, told) for answer in ("0.08728", "0.0873", " 143/1638 ", "8.728e-2")] == [
+        True
+    ] * 4
+    for wrong in ("0", "0.08", "0.087", "0.0883", "1/0", "nan", "x", "1e999999999", "9" * 5_000, f"{'9' * 400}/2"):
+        assert GUARDS["coin_flip"](wrong, told) is False, wrong
+
+
 def test_what_the_package_pays_for_no_answer_is_no_success() -> None:
     (fraction,) = questions("fraction_simplification")
     (interval,) = questions("power_function")

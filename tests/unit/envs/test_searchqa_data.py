@@ -162,6 +162,9 @@ def test_what_cannot_be_played_is_left_out_with_the_reason(tmp_path: Path) -> No
         ({"split": "exam"}, "line 2: split must be train, validation or test, got 'exam'"),
         ({"_id": "5a7a0"}, r"line 2: the id '5a7a0' is that of .*line 1 too"),
         ({"_id": [1]}, "line 2: the id must be a text or a number"),
+        ({"question": "Who \ud800?"}, "line 2: the question has half of a surrogate pair"),
+        ({"answer": ["Ann", "\udfff"]}, "line 2: the question has half of a surrogate pair"),
+        ({"_id": "\ud800"}, "line 2: the question has half of a surrogate pair"),
     ],
 )
 def test_a_damaged_question_is_named(tmp_path: Path, row: dict[str, Any], fault: str) -> None:
@@ -239,6 +242,15 @@ def test_a_damaged_import_is_told(tmp_path: Path, name: str, damage: str) -> Non
         path.write_bytes(path.read_bytes()[:-1] if name != "terms.sqlite" else b"SQLite")
 
     with pytest.raises(TaskDataError, match="is damaged"):
+        open_store(target, SearchQAOptions())
+
+
+def test_an_index_of_other_terms_is_not_searched(tmp_path: Path) -> None:
+    target = stored(tmp_path)
+    manifest = json.loads((target / "searchqa.json").read_text())
+    (target / "searchqa.json").write_text(json.dumps({**manifest, "format": 1}))
+
+    with pytest.raises(TaskDataError, match="of another format: import the files again"):
         open_store(target, SearchQAOptions())
 
 

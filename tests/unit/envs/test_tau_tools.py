@@ -156,6 +156,14 @@ def test_a_cancellation_pays_everything_back() -> None:
     assert (list(reply)[-1], reply["status"]) == ("status", "cancelled")
 
 
+def test_cancelling_over_and_over_is_bounded() -> None:
+    data, cancel = Overlay(airline()), Call.of("cancel_reservation", reservation_id="ABC123")
+    replies = [execute(AIRLINE, data, cancel) for _ in range(12)]
+
+    assert len(json.loads(replies[9])["payment_history"]) == 1024
+    assert set(replies[10:]) == {"Error: the reservation has more than 1000 payments"}
+
+
 def test_a_flight_that_stays_keeps_its_price_and_the_difference_is_charged() -> None:
     kept = [{"flight_number": "HAT001", "date": "2024-05-20"}]
     pay = {"reservation_id": "ABC123", "payment_id": "gift_card_1"}

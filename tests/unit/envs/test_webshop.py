@@ -288,6 +288,13 @@ def test_the_kind_of_product(title: str, query: str, category: str, kind: float)
     assert type_score(variant(1, title=title, query=query, product_category=category), goal) == kind
 
 
+@pytest.mark.timeout(60)
+def test_long_words_are_tagged_by_their_beginning() -> None:
+    word = "sandals" * 1000
+
+    assert nouns(f"Red {word}") == (word,)
+
+
 def test_a_title_share_under_a_tenth_and_a_title_without_nouns() -> None:
     eleven = "table chair desk shelf bench stool sofa mirror basket clock lamp"
     long = Goal("", "B", eleven, "shoes", "A", ("a",), ())

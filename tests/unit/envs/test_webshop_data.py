@@ -14,7 +14,7 @@ from gymfleet_envs.webshop import products as products_module
 from gymfleet_envs.webshop import tasks as tasks_module
 from gymfleet_envs.webshop.environment import WebShop
 from gymfleet_envs.webshop.goals import PRICE_STEPS
-from gymfleet_envs.webshop.products import Product
+from gymfleet_envs.webshop.products import Product, Review
 from gymfleet_envs.webshop.scoring import COLORS, Goal, score
 from gymfleet_envs.webshop.tasks import ShopGoals
 
@@ -87,6 +87,16 @@ def test_human_goals_where_they_are_given(tmp_path: Path) -> None:
     goal = tasks.by_id("0").data.goal
     assert (goal.attributes, goal.options) == (("bright",), (("", "tall"),))
     assert re.fullmatch(r"i want a lamp, and price lower than 1[2-4]0\.00 dollars", goal.instruction)
+
+
+def test_reviews_come_with_the_rating(tmp_path: Path) -> None:
+    review = {"title": "Good", "stars": "5.0", "review": "Fits."}
+    said = [{"asin": "B000000001", "reviews": [review], "average_rating": 4.5}]
+
+    shelf = goals_in(write(tmp_path, reviews=said)).by_id("0").data.shop.shelf
+
+    assert (shelf.at(0).rating, shelf.at(0).reviews) == ("4.5", (Review("Good", "5.0", "Fits."),))
+    assert (shelf.at(1).rating, shelf.at(1).reviews) == ("N.A.", ())
 
 
 def test_the_operator_chooses_the_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

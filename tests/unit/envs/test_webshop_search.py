@@ -52,6 +52,11 @@ def test_stems(word: str, expected: str) -> None:
         ("1,000 1\u20442 a_b __ c3.d4", ["1,000", "1\u20442", "a_b", "c3", "d4"]),
         ("❤❤ ☆ red🌹", ["❤", "❤", "red", "🌹"]),
         ("日本 shop", ["日", "本", "shop"]),
+        ("DNAウイルス 3ヶ月 か\u3099", ["dna", "ウイルス", "3", "ヶ", "月", "か\u3099"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("Ива\u0301н, Cafe\u0301s l'e\u0301te\u0301", ["ива\u0301н", "cafe\u0301", "l'e\u0301te\u0301"]),
+        ("soft\u00adhyphens zero\u200bwidth \u0301", ["soft\u00adhyphen", "zero", "width"]),
+        ("\u0130stanbul ΟΔΟΣ οδός", ["istanbul", "οδοσ", "οδός"]),
         ("", []),
     ],
 )
