@@ -35,7 +35,7 @@ class Endpoint:
         limits = httpx.Limits(max_connections=options.connections, max_keepalive_connections=options.connections)
         before_s = options.query_timeout_s / 4
         timeout = httpx.Timeout(options.query_timeout_s, connect=before_s, pool=before_s)
-        self._http = httpx.Client(timeout=timeout, limits=limits, headers=_ACCEPTED)
+        self._http = httpx.Client(timeout=timeout, limits=limits, headers=_ACCEPTED, trust_env=False)
         weakref.finalize(self, self._http.close)
         self._links: OrderedDict[Program | str, tuple[tuple[str, ...], tuple[str, ...]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -114,9 +114,9 @@ class Endpoint:
             raise EngineLost(f"{self._url}: not the results of a query: {error!r}") from error
 
     def _fetched(self, query: str) -> bytes:
+        until = time.monotonic() + self._options.query_timeout_s
         with self._http.stream("POST", self._url, data={"query": query}) as response:
             content = bytearray()
-            until = time.monotonic() + self._options.query_timeout_s
             for piece in response.iter_bytes():
                 content += piece
                 if time.monotonic() > until:  # the client's own limit is for each piece
