@@ -225,7 +225,7 @@ class JobState(StrEnum):
 
 
 class SubmitJob(WireModel):
-    """`POST /v1/jobs`: groups to play outside the stream. `POST /v1/jobs/check` checks them and plays nothing."""
+    """`POST /v1/jobs`: groups to play outside the stream. `POST /v1/playable` checks them and plays nothing."""
 
     groups: Annotated[tuple[GroupRequest, ...], Field(min_length=1, max_length=4096)]
     publish: StrictBool = False

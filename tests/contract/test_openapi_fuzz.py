@@ -63,7 +63,7 @@ ROLLOUT_CONFIG: Final = """
 include-path = "/v1/jobs"
 checks.positive_data_acceptance.enabled = false
 [[operations]]
-include-path = "/v1/jobs/check"
+include-path = "/v1/playable"
 checks.positive_data_acceptance.enabled = false
 [[operations]]  # which weights load and which tokens exist, only the engine can tell
 include-path = "/v1/policy/versions"

@@ -267,7 +267,7 @@ async def test_engines_that_cannot_sleep_are_told_of_before_anything_is_played(
 async def test_nobody_there_is_a_stall(site: Site, trainer: Trainer) -> None:
     site.resolver.addresses["rollout.fleet"] = [ONE]
 
-    with pytest.raises(Stalled, match="engines should sleep: no answer from the rollout service at"):
+    with pytest.raises(Stalled, match="rollout replicas should sleep: no answer from the rollout service at"):
         await trainer.fleet.sleep(60)
 
 

@@ -35,6 +35,7 @@ def build_app(
     )
     app.state.service = service
     app.include_router(jobs.router)
+    app.include_router(jobs.checks)
     app.include_router(policy.router)
     app.include_router(policy.control, dependencies=[Depends(control_port(settings.control_port))])
     return app

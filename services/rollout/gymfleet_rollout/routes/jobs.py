@@ -22,6 +22,7 @@ from gymfleet_rollout.errors import (
 from gymfleet_rollout.routes._service import ServiceDep
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+checks = APIRouter(prefix="/v1/playable", tags=["jobs"])
 
 
 @router.post(
@@ -35,8 +36,8 @@ async def submit(body: SubmitJob, service: ServiceDep) -> Job:
     return service.jobs.submit(body)
 
 
-@router.post(
-    "/check",
+@checks.post(
+    "",
     status_code=status.HTTP_204_NO_CONTENT,
     responses=problem_responses(
         Unsuited, GatewayFailed, PolicyUnavailable, UnknownFormat, RefusedTemplate, UnknownStrategy

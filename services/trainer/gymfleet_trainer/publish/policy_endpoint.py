@@ -52,7 +52,7 @@ class PolicyCalls:
 
     async def check(self, url: str, body: SubmitJob, *, timeout_s: float) -> None:
         """Check that groups could be played."""
-        await self._call("POST", f"{url}/v1/jobs/check", timeout_s, body.model_dump(mode="json"))
+        await self._call("POST", f"{url}/v1/playable", timeout_s, body.model_dump(mode="json"))
 
     async def stage(self, url: str, body: StageVersion, *, timeout_s: float) -> StagedVersion:
         """Load weights, and return the answers to the probe."""
