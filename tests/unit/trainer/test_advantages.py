@@ -143,6 +143,15 @@ def test_whitening_leaves_the_masked_out_alone() -> None:
     assert close(masked_whiten(values, mask), [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
 
 
+@pytest.mark.parametrize("value", [0.1, -0.3, 10.1, -117.7])
+@pytest.mark.parametrize("count", [37, 20_001])
+def test_whitening_makes_nothing_of_equal_values(value: float, count: int) -> None:
+    # In float32 their mean may be off by the last bit, which a scale of 1e4 would make an advantage of up to 0.4.
+    whitened = masked_whiten(torch.full((count,), value), torch.ones(count, dtype=torch.bool))
+
+    assert not whitened.any()
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_whitening_needs_two_values(count: int) -> None:
     mask = torch.arange(4) < count

@@ -21,6 +21,16 @@ def test_values(estimator: KlEstimator, expected: float) -> None:
     assert kl_estimate(LOGP, REFERENCE, estimator).tolist() == pytest.approx([expected, 0.0], abs=1e-6)
 
 
+@pytest.mark.parametrize("distance", [1e-5, -1e-4, 1e-3])
+def test_k3_of_policies_that_hardly_differ_is_no_rounding(distance: float) -> None:
+    reference = torch.full((), -0.125)
+
+    estimate = kl_estimate(reference + distance, reference, "k3")
+
+    exact = float((reference + distance).double() - reference.double())
+    assert estimate.item() == pytest.approx(exact**2 / 2, rel=1e-2)
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_mean_over_the_policys_own_samples_is_the_divergence(estimator: KlEstimator) -> None:
     policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])

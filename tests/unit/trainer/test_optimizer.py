@@ -45,6 +45,17 @@ def test_schedule(schedule: str, expected: list[float]) -> None:
     assert scheduled_rate(section, 400, 12) == pytest.approx(rates[-1])
 
 
+def test_updates_that_are_not_made_count_for_the_schedule_but_not_for_the_warm_up() -> None:
+    section = OptimizerOptions(learning_rate=1.0, warmup_steps=2, schedule="linear")
+
+    # Four missed ones, then two updates of warm-up, whose rate is not above that of the schedule, and the rest of ten.
+    rates = [scheduled_rate(section, step, 10, num_missed=4) for step in range(7)]
+
+    assert rates == pytest.approx([0.5, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0])
+    constant = OptimizerOptions(learning_rate=1.0, warmup_steps=2)
+    assert [scheduled_rate(constant, step, 10, num_missed=4) for step in range(3)] == [0.5, 1.0, 1.0]
+
+
 def test_cosine_is_slow_at_its_ends() -> None:
     section = OptimizerOptions(learning_rate=1.0, schedule="cosine")
 
@@ -95,12 +106,13 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
 def test_resumed_is_bit_identical() -> None:
     section = OptimizerOptions(learning_rate=0.01, warmup_steps=2, schedule="cosine", weight_decay=0.1)
     straight, resumed = Toy(), Toy()
-    optimizer = build_optimizer(straight, section, 6)
+    optimizer = build_optimizer(straight, section, 8)
     for _ in range(3):
         learn(straight)
         optimizer.step()
+    optimizer.num_missed = 2
     resumed.load_state_dict(straight.state_dict())
-    second = build_optimizer(resumed, section, 6)
+    second = build_optimizer(resumed, section, 8)
     second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
 
     for model, owner in ((straight, optimizer), (resumed, second)):

@@ -217,6 +217,28 @@ def test_a_schedule_begins_where_the_policy_begins_to_learn(model: PolicyModel) 
     assert all(math.isnan(rate) for rate in rates[:2])
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_a_schedule_ends_with_the_run_even_if_batches_have_no_signal(model: PolicyModel, algorithm: str) -> None:
+    optimizer = {"learning_rate": 1.0, "schedule": "linear"}
+    critic = {"critic": {"optimizer": optimizer}} if algorithm == "ppo" else {}
+    rl = section(algorithm=algorithm, steps=4, updates_per_step=2, optimizer=optimizer, **critic)
+    updater = engine(model, rl)
+    told = sampled(model, groups=2)
+    silent: list[TrainSequence] = []
+    if algorithm == "grpo":
+        silent = [replace(one, token_rewards=[0.0] * len(one.token_ids)) for one in told]
+    one_group = [*told[:3], *silent[3:]]
+
+    for batch in (silent, one_group, told):
+        updater.update(batch)
+
+    # Eight updates are planned: the first batch makes none, the second one, the third two, and two are to come.
+    assert updater.optimizer.num_steps == 3
+    assert updater.optimizer.learning_rate == pytest.approx(2 / 8)
+    if updater.critic_optimizer is not None:
+        assert updater.critic_optimizer.learning_rate == pytest.approx(2 / 8)
+
+
 def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:
     updater = engine(model, section(updates_per_step=3))
     sequences = sampled(model, groups=4)

@@ -156,10 +156,14 @@ def gae(
 def masked_whiten(values: Tensor, mask: Tensor) -> Tensor:
     """Normalise to mean 0 and (unbiased) variance 1 over the masked entries; 0 elsewhere. Any shape (...).
 
-    Raises ValueError if the mask selects fewer than two entries, which have no variance.
+    Entries that are all equal become exactly 0. Raises ValueError if the mask selects fewer than two entries, which
+    have no variance.
     """
     chosen = values[mask]
     if chosen.numel() < 2:
         raise ValueError(f"whitening needs at least two values, not {chosen.numel()}")
+    # Shift by the first entry, as in `_group_means`: the mean of equal values may differ from them by rounding, and the
+    # scale of values without variance would make advantages of that.
+    shifted = values - chosen[0]
     scale = (chosen.var(correction=1) + _WHITEN_EPS).rsqrt()
-    return torch.where(mask, (values - chosen.mean()) * scale, 0.0)
+    return torch.where(mask, (shifted - shifted[mask].mean()) * scale, 0.0)

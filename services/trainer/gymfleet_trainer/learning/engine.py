@@ -99,6 +99,7 @@ class UpdateEngine(Models):
         totals = Totals()
         for number, part in enumerate(part for parts in epochs for part in parts):
             self._update_part(prepared, part, totals, weights_untouched=number == 0)
+        self._count_missed(totals)
         reported = totals.reported()
         self.algorithm.after_batch(self.num_batches, self, reported)
         self.num_batches += 1
@@ -251,6 +252,15 @@ class UpdateEngine(Models):
         parts = {name.removeprefix("part/") for sums in collected for name in sums if name.startswith("part/")}
         totals.add({f"updates/{name}": 1 for name in parts})
         self._step(trained, totals)
+
+    def _count_missed(self, totals: Totals) -> None:
+        """Tell the optimisers of updates that the batch did without, because it lacked a gradient or groups."""
+        planned = self.section.updates_per_step * self.section.epochs_per_step
+        trained = self.algorithm.trains(self.num_batches)
+        if Trained.POLICY in trained:
+            self.optimizer.num_missed += planned - int(totals.get("updates"))
+        if self.critic_optimizer is not None and Trained.CRITIC in trained:
+            self.critic_optimizer.num_missed += planned - int(totals.get("value_updates"))
 
     def _outputs(self, batch: PackedBatch, counts: GlobalCounts, trained: frozenset[Trained]) -> TokenOutputs:
         return TokenOutputs(

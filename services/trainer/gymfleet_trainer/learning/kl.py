@@ -32,7 +32,7 @@ def k3(logprobs: Tensor, reference_logp: Tensor) -> Tensor:
     19 nats and a similar gradient. A clamped token has no gradient.
     """
     minus_x = (reference_logp - logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-    return (minus_x.exp() - 1 - minus_x).clamp(max=_MAX_K3)
+    return (minus_x.expm1() - minus_x).clamp(max=_MAX_K3)
 
 
 def kl_estimate(logprobs: Tensor, reference_logp: Tensor, estimator: KlEstimator) -> Tensor:

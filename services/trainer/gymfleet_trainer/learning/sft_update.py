@@ -85,6 +85,7 @@ class SftUpdater:
     def _update_part(self, part: list[TrainSequence], totals: Totals) -> None:
         counts = GlobalCounts.of(sequence.num_trained for sequence in part)
         if counts.tokens == 0:
+            self.optimizer.num_missed += 1
             return
         device = self.model.device
 

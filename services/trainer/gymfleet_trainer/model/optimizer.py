@@ -52,13 +52,15 @@ class PolicyOptimizer:
         self.total_steps = total_steps
         self.num_steps = 0
         """Updates made so far."""
+        self.num_missed = 0
+        """Updates that were planned and had nothing to learn from: the schedule goes on, a warm-up waits."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._inner = _inner(section, _parameter_groups(model, section.weight_decay))
 
     @property
     def learning_rate(self) -> float:
         """Return the learning rate of the next step."""
-        return scheduled_rate(self.section, self.num_steps, self.total_steps)
+        return scheduled_rate(self.section, self.num_steps, self.total_steps, num_missed=self.num_missed)
 
     def step(self) -> Tensor:
         """Clip, update and clear the gradients; return the norm before clipping, () float.
@@ -77,7 +79,11 @@ class PolicyOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Return moments and schedule position. The moments are the optimiser's own, this rank's shards of them."""
-        return {self.section.kind: self._inner.state_dict(), "num_steps": self.num_steps}
+        return {
+            self.section.kind: self._inner.state_dict(),
+            "num_steps": self.num_steps,
+            "num_missed": self.num_missed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was taken. The moments are whole, or sharded over equally many ranks."""
@@ -92,6 +98,7 @@ class PolicyOptimizer:
             }
             self._inner.load_state_dict(inner | {"state": moments})
         self.num_steps = int(state["num_steps"])
+        self.num_missed = int(state["num_missed"])
 
 
 def build_optimizer(model: nn.Module, section: OptimizerOptions, total_steps: int) -> PolicyOptimizer:
@@ -112,15 +119,19 @@ def state_bytes(parameters: Sequence[nn.Parameter], section: OptimizerOptions) -
     return inner.state_bytes() if isinstance(inner, MasterOptimizer) else 0
 
 
-def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int) -> float:
-    """Return the learning rate of update `step` (from 0): linear warm-up, then the schedule to `min_lr_ratio`."""
-    if step < section.warmup_steps:
-        return section.learning_rate * (step + 1) / section.warmup_steps
+def scheduled_rate(section: OptimizerOptions, step: int, total_steps: int, *, num_missed: int = 0) -> float:
+    """Return the learning rate of update `step` (from 0): linear warm-up, then the schedule to `min_lr_ratio`.
+
+    `num_missed` updates were planned before it and not made. The warm-up counts those made alone, because the
+    optimiser's moments come from them; the schedule counts both, so that it ends with the run.
+    """
+    warmed = min(1.0, (step + 1) / section.warmup_steps) if section.warmup_steps else 1.0
     if section.schedule == "constant":
-        return section.learning_rate
-    progress = min(1.0, (step - section.warmup_steps) / max(1, total_steps - section.warmup_steps))
+        return section.learning_rate * warmed
+    after = max(0, step + num_missed - section.warmup_steps)
+    progress = min(1.0, after / max(1, total_steps - section.warmup_steps))
     remaining = 1 - progress if section.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return section.learning_rate * (section.min_lr_ratio + (1 - section.min_lr_ratio) * remaining)
+    return section.learning_rate * min(warmed, section.min_lr_ratio + (1 - section.min_lr_ratio) * remaining)
 
 
 def _inner(section: OptimizerOptions, groups: list[dict[str, Any]]) -> torch.optim.AdamW | MasterOptimizer:
