@@ -43,7 +43,7 @@ def task_interval(tasks: Sequence[tuple[float, int]], z: float = Z_95) -> tuple[
         n^* = \frac{\hat p (1 - \hat p)}{v}, \quad
         v = \frac{T}{T - 1} \sum_{t \in T} \left(\frac{c_t - \hat p\, n_t}{n}\right)^2
 
-    The clustered variance that E. Miller, "Adding error bars to evals", arXiv:2411.00640, section 2.2, recommends. If
+    The clustered variance that E. Miller, "Adding error bars to evals", arXiv:2411.00640, recommends. If
     all episodes end alike, n* is T. A single task is all that there is to be measured: its episodes are independent.
 
     Args:

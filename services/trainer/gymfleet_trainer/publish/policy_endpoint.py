@@ -18,7 +18,7 @@ _READY_S: Final = 5.0
 
 
 class VersionRefused(TrainerError):
-    """The rollout service could not load the version, or has another one staged; `problem` says why."""
+    """The rollout service could not load the version, has another staged, or cannot play groups; `problem` says why."""
 
     exit_code = 4
 

@@ -28,7 +28,7 @@ from gymfleet_kit.plugins import PluginError
 from gymfleet_kit.retries import Retries
 
 from gymfleet_trainer.errors import RunDirectoryError, TooManyFailures, UnsupportedModel
-from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync_directory
+from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, sync
 from gymfleet_trainer.settings import TrainerSettings
 
 log = structlog.get_logger()
@@ -189,7 +189,7 @@ def _write(recipe: Recipe, scratch: ScratchModel, texts: list[str], path: Path, 
     build_scratch_model(texts, scratch, temporary, recipe.seed, max_position=recipe.inference.max_model_len)
     (temporary / MODEL_BUILT).write_text(json.dumps({"recipe_hash": digest}), encoding="utf-8")
     temporary.rename(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def _built(path: Path) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from gymfleet_trainer.errors import CheckpointFailed, RunDirectoryError, WorkersFailed, disk_line
-from gymfleet_trainer.run.run_directory import sync_directory, sync_tree, write_atomically
+from gymfleet_trainer.run.run_directory import sync, sync_tree, write_atomically
 from gymfleet_trainer.run.state import RunState
 
 STATE: Final = "state.json"
@@ -130,7 +130,7 @@ class Checkpoints:
         # Only a checkpoint that `latest` never named can exist here: the process died just after renaming it.
         shutil.rmtree(begun.path, ignore_errors=True)
         begun.temporary.rename(begun.path)
-        sync_directory(self._directory)
+        sync(self._directory)
         write_atomically(self._directory / _LATEST, begun.path.name + "\n")
 
     def _given_up(self, temporary: Path, error: Exception) -> Exception:

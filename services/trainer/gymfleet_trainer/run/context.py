@@ -34,7 +34,7 @@ from gymfleet_trainer.run.limited import Limited
 from gymfleet_trainer.run.playing import Playing, Wanted
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.records import read, read_all, require_no_held_out, require_tokens_of
-from gymfleet_trainer.run.run_directory import RunDirectory, sync_file
+from gymfleet_trainer.run.run_directory import RunDirectory, sync
 from gymfleet_trainer.run.state import RunState
 from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
@@ -284,7 +284,7 @@ class RunContext:
         """Leave episodes, or conversations, under the stage's name: once, at its end."""
         self._left = list(records)
         self.directory.trajectories(self.stage.name, records)
-        sync_file(self.directory.episodes(self.stage.name))  # as is the state that says that the stage is done
+        sync(self.directory.episodes(self.stage.name))  # as is the state that says that the stage is done
 
     def taken(self) -> list[Record] | None:
         """Return the records that the stage left with `leave`, and forget them; None if it left none."""

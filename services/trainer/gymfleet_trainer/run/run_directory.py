@@ -44,20 +44,11 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames within `path` durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make the content of a file durable."""
+def sync(path: Path) -> None:
+    """Make the content of a file durable, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -69,8 +60,8 @@ def sync_tree(directory: Path) -> None:
     """Make all files below a directory durable, with their names."""
     for root, _, files in os.walk(directory):
         for name in files:
-            sync_file(Path(root) / name)
-        sync_directory(Path(root))
+            sync(Path(root) / name)
+        sync(Path(root))
 
 
 class RunDirectory:
@@ -215,7 +206,7 @@ class RunDirectory:
         sync_tree(temporary)  # the state that says that it is there is synced, too
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
-        sync_directory(path.parent)
+        sync(path.parent)
 
     def link_reward_model(self, model: Path) -> None:
         """Point the reward service's link at a model that a stage left, instead of at that of an earlier round."""
@@ -226,7 +217,7 @@ class RunDirectory:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(Path("..") / self.relative(model))
         temporary.replace(links / title)
-        sync_directory(links)
+        sync(links)
 
     def episodes(self, stage: str) -> Path:
         """Return the file with the episodes that a stage left."""
