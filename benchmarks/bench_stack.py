@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,10 +35,10 @@ from benchmarks.stacks import ComposeProject, Kind, LocalFleet, Process, Stack, 
 ROOT: Final = Path(__file__).parents[1]
 WINDOW_S: Final = 600.0
 GOAL_S: Final = 15.0
-GIVE_UP_S: Final = 300.0
-START_S: Final = 1200.0
-END_S: Final = 1800.0
-"""Time limit for the rest of the run after the last kill, including its measurement."""
+SHOWN_S: Final = 300.0
+"""What the figures show for an event that was never seen."""
+LOG_LINES: Final = 40
+"""Of the run's log, printed where the run fails."""
 POLL_S: Final = 0.1
 OVERRIDES: Final = (
     # Steps of a few seconds, so that a standstill shows; the run ends by the clock.
@@ -49,13 +50,25 @@ OVERRIDES: Final = (
 
 
 SMOKE: Final = {
-    "window_s": 42.0,
+    "window_s": 42.0, "start_s": 150.0, "give_up_s": 90.0, "end_s": 120.0,
     "set": [
         "stages.reinforce.steps=2000", "stages.reinforce.max_wall_s=55", "stages.reinforce.groups_per_step=2",
         "stages.reinforce.updates_per_step=1", "stages.before.num_tasks=5", "stages.after.num_tasks=5",
     ],
 }  # fmt: skip
 """One kill of every kind; the run outlasts the window by the time of the last recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long each part is waited for, in seconds."""
+
+    start_s: float
+    """Until reinforcement learning begins."""
+    give_up_s: float
+    """After a kill, until the stack works again."""
+    end_s: float
+    """The rest of the run after the last recovery, including its measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +98,22 @@ class Ordeal(BaseModel):
     """Load average of the machine over the 15 minutes before the last recovery, including other work on it."""
 
 
-async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill]) -> list[Recovery]:
+async def strike(stack: Stack, signs: Signs, plan: Sequence[Kill], give_up_s: float) -> list[Recovery]:
     """Carry out the schedule, whether or not the stack has recovered from the previous kill."""
     started = time.monotonic()
     recoveries = []
     for entry in plan:
         await asyncio.sleep(max(0.0, started + entry.at_s - time.monotonic()))
-        process = await _until_there(stack, entry.kind)
+        process = await _until_there(stack, entry.kind, give_up_s)
         kill(process)
         print(f"{time.monotonic() - started:6.1f} s  killed {entry.kind}, process {process.pid}", flush=True)
-        recoveries.append(asyncio.create_task(_recovery(stack, signs, entry, process.pid)))
+        recoveries.append(asyncio.create_task(_recovery(stack, signs, entry, process.pid, give_up_s)))
     return await asyncio.gather(*recoveries)
 
 
-async def _until_there(stack: Stack, kind: Kind) -> Process:
+async def _until_there(stack: Stack, kind: Kind, give_up_s: float) -> Process:
     """Return the process to kill; wait for it while it is being started again."""
-    deadline = time.monotonic() + GIVE_UP_S
+    deadline = time.monotonic() + give_up_s
     while (process := await asyncio.to_thread(victim, stack, kind)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"there is no {kind} to kill")
@@ -108,9 +121,9 @@ async def _until_there(stack: Stack, kind: Kind) -> Process:
     return process
 
 
-async def _recovery(stack: Stack, signs: Signs, entry: Kill, killed: int) -> Recovery:
+async def _recovery(stack: Stack, signs: Signs, entry: Kill, killed: int, give_up_s: float) -> Recovery:
     at = time.time()
-    deadline = at + GIVE_UP_S
+    deadline = at + give_up_s
     while not await asyncio.to_thread(is_ready, stack, entry.kind, killed):
         if time.time() > deadline:
             break
@@ -148,6 +161,10 @@ def training(
         process = subprocess.Popen([*command, *sets], stdout=log, stderr=log, env={**os.environ, **settings})
     try:
         yield process
+    except BaseException:
+        with run_dir.with_suffix(".log").open(encoding="utf-8", errors="replace") as lines:
+            print(f"the end of {lines.name}:\n{''.join(deque(lines, LOG_LINES))}", file=sys.stderr)
+        raise
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -170,7 +187,7 @@ def _phase(run_dir: Path) -> str:
 
 
 async def ordeal(
-    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None"
+    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None", patience: Patience
 ) -> Ordeal:
     """Wait for reinforcement learning, kill by the plan, and wait for the end of the run.
 
@@ -179,16 +196,16 @@ async def ordeal(
     notes = stack.run_dir.with_suffix(".ordeal.json")
     seen = Ordeal.model_validate_json(notes.read_bytes()) if not plan else Ordeal()
     if plan:
-        await until_phase(stack.run_dir, reinforcement(recipe).name, process, START_S)
+        await until_phase(stack.run_dir, reinforcement(recipe).name, process, patience.start_s)
     run_id = json.loads((stack.run_dir / "run.json").read_text(encoding="utf-8"))["run_id"]
     env = recipe.environments[0]
     task = OpenSession(env=env.name, split=env.train_split, level=env.level, task_index=0)
     async with Watch(stack, run_id, task, seen.signs) as watch:
         try:
             if plan:
-                seen.recoveries = await strike(stack, watch.signs, plan)
+                seen.recoveries = await strike(stack, watch.signs, plan, patience.give_up_s)
                 seen.restarts, seen.load_average = stack.num_restarts(), os.getloadavg()[2]
-            await until_phase(stack.run_dir, "done", process, END_S)
+            await until_phase(stack.run_dir, "done", process, patience.end_s)
         finally:
             notes.write_text(seen.model_dump_json(), encoding="utf-8")
     if process is not None:
@@ -225,7 +242,7 @@ def rows(seen: Ordeal, accounts: Accounts) -> list[Row]:
 
 
 def _goal(name: str, seconds: float) -> Row:
-    return Row.of(name, min(seconds, GIVE_UP_S), "s", goal=GOAL_S, lower_is_better=True)
+    return Row.of(name, min(seconds, SHOWN_S), "s", goal=GOAL_S, lower_is_better=True)
 
 
 def _kind_rows(recoveries: Sequence[Recovery]) -> list[Row]:
@@ -236,7 +253,7 @@ def _kind_rows(recoveries: Sequence[Recovery]) -> list[Row]:
         _goal(f"{name}: ready", max(one.ready_s for one in recoveries)),
         _goal(f"{name}: a session is played", max(one.session_s for one in recoveries)),
         _goal(f"{name}: a trajectory arrives", max(one.trajectory_s for one in recoveries)),
-        Row.of(f"{name}: a training step ends", min(GIVE_UP_S, max(one.step_s for one in recoveries)), "s"),
+        Row.of(f"{name}: a training step ends", min(SHOWN_S, max(one.step_s for one in recoveries)), "s"),
     ]
 
 
@@ -259,6 +276,9 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, default=ROOT / "runs" / "bench-stack")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule")
     parser.add_argument("--window-s", type=float, default=WINDOW_S, help="over which the kills are spread")
+    parser.add_argument("--start-s", type=float, default=1200.0, help="limit until reinforcement learning begins")
+    parser.add_argument("--give-up-s", type=float, default=300.0, help="limit for the recovery from a kill")
+    parser.add_argument("--end-s", type=float, default=1800.0, help="limit for the rest of the run after the last one")
     parser.add_argument("--set", nargs="+", default=OVERRIDES, metavar="KEY=VALUE", help="changes of the recipe")
     parser.add_argument("--resume", action="store_true", help="finish a run whose kills are over, and do its books")
     parser.add_argument("--compose", metavar="PROJECT", help="a compose project that trains in --run-dir already")
@@ -268,19 +288,20 @@ def main() -> None:
     plan = [] if options.resume else schedule(kills, options.window_s, options.seed)
     recipe = load_recipe(options.recipe)
     env = recipe.environments[0].name
+    patience = Patience(options.start_s, options.give_up_s, options.end_s)
     if options.compose:
         project = ComposeProject(options.compose, options.run_dir, env, options.secrets)
-        record("stack-compose", _measured(project, recipe, plan, None), options)
+        record("stack-compose", _measured(project, recipe, plan, None, patience), options)
         return
     with training(options.recipe, options.run_dir, options.set, fresh=not options.resume) as process:
-        measured = _measured(LocalFleet(options.run_dir, env), recipe, plan, process)
+        measured = _measured(LocalFleet(options.run_dir, env), recipe, plan, process, patience)
     record("stack", measured, options)
 
 
 def _measured(
-    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None"
+    stack: Stack, recipe: Recipe, plan: Sequence[Kill], process: "subprocess.Popen[bytes] | None", patience: Patience
 ) -> list[Row]:
-    seen = uvloop.run(ordeal(stack, recipe, plan, process))
+    seen = uvloop.run(ordeal(stack, recipe, plan, process, patience))
     return rows(seen, Accounts.of(stack.run_dir, seen.signs.produced))
 
 
