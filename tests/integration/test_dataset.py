@@ -203,11 +203,16 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache_and_not_fetched(tmp_path: 
     hub_cache(tmp_path, {"data/train-00000-of-00001.jsonl": rows})
     found = loaded({"hub": "acme/sums"}, tmp_path)
     absent = loaded({"hub": "acme/others"}, tmp_path)
+    hub_cache(tmp_path / "two", {"long/train.jsonl": rows, "short/train.jsonl": rows.splitlines(keepends=True)[0]})
+    short = loaded({"hub": "acme/sums", "hub_folder": "short"}, tmp_path / "two")
+    neither = loaded({"hub": "acme/sums"}, tmp_path / "two")
 
     assert "test.jsonl, line 1: no JSON" in damaged.stderr
     assert (found.stdout, found.stderr) == ("50\n", "")
     told = "acme/others@main is not in the hub's cache, and hub_download is off, so it is not fetched"
     assert absent.stderr == f"environment dataset: {told}\n"
+    assert (short.stdout, short.stderr) == ("1\n", "")
+    assert "hub_folder" in neither.stderr
 
 
 class Hub(BaseHTTPRequestHandler):

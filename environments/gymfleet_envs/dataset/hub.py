@@ -7,22 +7,23 @@ from gymfleet_envs.dataset.options import DatasetOptions
 from gymfleet_envs.records import SUFFIXES
 from gymfleet_envs.tasks import TaskDataError
 
-_PATTERNS: Final = [f"{folder}*{suffix}" for folder in ("", "data/") for suffix in SUFFIXES]
+_FOLDERS: Final = ("", "data/")
 
 
 def hub_directory(options: DatasetOptions) -> Path:
-    """Return the hub cache's directory of the files, fetched only with `hub_download`. Raises `TaskDataError`.
+    """Return the directory of the files in the hub's cache, fetched only with `hub_download`. Raises `TaskDataError`.
 
     `HF_HOME` sets the place of the cache; `HF_ENDPOINT` names another hub.
     """
     from huggingface_hub import errors, snapshot_download  # noqa: PLC0415 - only for those who name a hub's data set
 
+    folders = (f"{options.hub_folder}/",) if options.hub_folder else _FOLDERS
     try:
         found = snapshot_download(
             options.hub,
             repo_type="dataset",
             revision=options.hub_revision,
-            allow_patterns=_PATTERNS,
+            allow_patterns=[f"{folder}*{suffix}" for folder in folders for suffix in SUFFIXES],
             local_files_only=not options.hub_download,
         )
     except errors.LocalEntryNotFoundError:
@@ -30,4 +31,4 @@ def hub_directory(options: DatasetOptions) -> Path:
         raise TaskDataError(f"{options.hub}@{options.hub_revision} is not in the hub's cache, and {what}") from None
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
         raise TaskDataError(f"{options.hub}@{options.hub_revision}: {str(error).splitlines()[0]}") from None
-    return Path(found)
+    return Path(found) / options.hub_folder

@@ -20,6 +20,8 @@ class DatasetOptions(Options):
     hub: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)?$")] = ""
     """The id of a data set on the Hugging Face hub, read from the hub's cache (`HF_HOME`)."""
     hub_revision: str = "main"
+    hub_folder: Annotated[str, Field(pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$", max_length=256)] = ""
+    """The folder of one configuration of the data set, as `main` of `openai/gsm8k`; if empty, the top and `data/`."""
     hub_download: bool = False
     """Fetch what the cache lacks. Without this option nothing is requested over the network."""
     prompt_key: Key = "prompt"
@@ -54,6 +56,10 @@ class DatasetOptions(Options):
         """Require no more than one source of rows, and a turn for a tool's answer."""
         if self.path is not None and self.hub:
             raise ValueError("give path or hub, not both")
+        if self.hub_folder and not self.hub:
+            raise ValueError("hub_folder is a folder of the data set that hub names: give hub, too")
+        if ".." in self.hub_folder.split("/"):
+            raise ValueError("hub_folder lies in the data set: .. does not")
         if self.validation_share + self.test_share >= 1:
             raise ValueError("validation_share and test_share leave nothing to train on")
         if self.tools and self.max_turns < 2:

@@ -61,7 +61,7 @@ def row_of(record: Mapping[str, Any], place: str, options: DatasetOptions, score
     data_source = _text(record, options.data_source_key, place) or options.data_source
     named = _text(record, options.scorer_key, place)
     scorer = scorers.named(named, place) if named else scorers.of(data_source, place)
-    gold = _at(record, options.ground_truth_key, place)
+    gold = scorer.gold(_at(record, options.ground_truth_key, place))
     try:
         right = scorer.checked(gold)
     except BadGold as error:

@@ -38,6 +38,10 @@ class Scorer(ABC, Generic[OptionsT]):
     def __init__(self, options: OptionsT) -> None:
         self.options = options
 
+    def gold(self, told: JsonValue) -> JsonValue:
+        """Return a row's right answer; of a whole solution, the part that would be the answer in a reply."""
+        return told if not isinstance(told, str) else answer_of(told, self.options.answer) or told
+
     @abstractmethod
     def checked(self, gold: JsonValue) -> Any:
         """Return a row's right answer as `score` takes it; called once, when the row is read. Raises `BadGold`."""

@@ -70,7 +70,10 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
             raise TaskDataError(f"{file}: {other} has the same name; keep one of them")
         found.setdefault(split, []).append(file)
     if not found:
-        raise TaskDataError(f"{path} holds no rows: no train, validation or test with {', '.join(SUFFIXES)}")
+        raise TaskDataError(
+            f"{path} holds no rows: no train, validation or test with {', '.join(SUFFIXES)}, here or in data; give the "
+            "folder that holds them, of a hub's data set as hub_folder"
+        )
     return found
 
 

@@ -310,6 +310,28 @@ def test_scorers_are_chosen_by_data_source(tmp_path: Path) -> None:
     assert worth == [[0.0, 1.0]] * 3
 
 
+def test_of_a_right_answer_that_is_a_whole_solution_the_marked_part_counts(tmp_path: Path) -> None:
+    solution = "She sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72.\n#### 72"
+    rows = [
+        {"question": "How many clips?", "answer": solution, "source": "openai/gsm8k"},
+        {"question": "How much is it?", "answer": "So \\boxed{0.50} is it.", "source": "halves"},
+    ]
+    path = written(tmp_path / "train.jsonl", rows)
+    keys = {"prompt_key": "question", "ground_truth_key": "answer", "solution_key": "answer"}
+    scorers = {"halves": {"use": "numeric_match", "answer": "boxed"}}
+
+    entry = loaded(path, **keys, data_source_key="source", scorers=scorers, validation_share=0, test_share=0)
+
+    for number, right, wrong in [(0, "#### 72", "#### 48"), (1, "\\boxed{0.5}", "0.5")]:
+        assert [opened(entry, number)[0].step(reply).score for reply in (right, wrong)] == [1.0, 0.0]
+        environment, _ = opened(entry, number)
+        move = environment.expert()
+        assert move is not None
+        assert environment.step(move.action).score == 1.0
+    tasks = [entry.tasks.by_index("train", "rows", number).data for number in range(2)]
+    assert [task.private["ground_truth"] for task in tasks] == ["72", "0.50"], "as a component compares it"
+
+
 def test_a_row_may_name_its_scorer(tmp_path: Path) -> None:
     rows = [
         row(1, data_source=None, reward_model={"ground_truth": "Rome", "scorer": "exact_match"}),
@@ -335,6 +357,9 @@ def test_a_misspelt_scorer_or_tool_is_refused_though_no_row_needs_it(tmp_path: P
     assert "set max_turns to 2 or more" in refusal(path, tools=["calculator"])
     assert "max_turns is 1" in refusal(path, max_turns=3)
     assert "give path or hub, not both" in refusal(path, hub="a/b")
+    assert "give hub, too" in refusal(path, hub_folder="main")
+    with pytest.raises(ValueError, match=r"\.\. does not"):
+        DatasetOptions(hub="a/b", hub_folder="../..")
 
 
 def test_a_tool_is_called_before_the_answer(tmp_path: Path) -> None:
