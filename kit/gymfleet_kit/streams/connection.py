@@ -28,6 +28,27 @@ REFUSED: Final = (AuthenticationError, AuthorizationError)
 """Refused credentials, for which waiting does not help."""
 
 
+class _SendsInTime:
+    """Sends within the socket's timeout, as redis-py's connections do, but without a task for each command.
+
+    Theirs send under `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that arrives when the task has
+    just ended: what should end goes on.
+    """
+
+    socket_timeout: float | None
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send, and first connect and look whether the connection is alive, in one time limit."""
+        timeout_s, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]
+        except TimeoutError:
+            raise RedisTimeoutError(f"not sent within {timeout_s} s") from None
+        finally:
+            self.socket_timeout = timeout_s
+
+
 def connect(url: str) -> RedisClient:
     """Return a client that reads and writes bytes, for `redis://`, `rediss://` or `unix:///path`.
 
@@ -48,6 +69,7 @@ def connect(url: str) -> RedisClient:
         # longer outages are handled by `Patience`, which logs them.
         retry=Retry(ExponentialBackoff(cap=0.1, base=0.01), 1),
     )
+    pool.connection_class = type("Connection", (_SendsInTime, pool.connection_class), {})
     return Redis.from_pool(pool)
 
 
@@ -73,14 +95,4 @@ class Patience:
 
         Raises the last connection error once Redis has been unreachable for `timeout_s`.
         """
-        cancelled = _num_cancels()
-        result = await self._retries.call(operation, timeout_s=timeout_s)
-        # redis-py sends under `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation.
-        if _num_cancels() > cancelled:
-            raise asyncio.CancelledError
-        return result
-
-
-def _num_cancels() -> int:
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
+        return await self._retries.call(operation, timeout_s=timeout_s)

@@ -12,9 +12,8 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from gymfleet_kit.streams.connection import SOCKET_TIMEOUT_S, RedisClient
+from gymfleet_kit.streams.connection import RedisClient
 
 
 class ScriptLine:
@@ -42,22 +41,16 @@ class ScriptLine:
     async def _once(self, script: "Script", keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:
         if self._connection is None:
             self._connection = await self._pool.get_connection()
-            # With its own timeout, the connection would send each command in a separate task.
-            self._connection.socket_timeout = None
         try:
-            async with asyncio.timeout(SOCKET_TIMEOUT_S):
-                try:
-                    return await self._ask("EVALSHA", script.sha, keys, args)
-                except NoScriptError:  # Redis is new, or was emptied
-                    return await self._ask("EVAL", script.text, keys, args)
-        except BaseException as error:  # the answer may still come, and the next caller would take it for its own
+            try:
+                return await self._ask("EVALSHA", script.sha, keys, args)
+            except NoScriptError:  # Redis is new, or was emptied
+                return await self._ask("EVAL", script.text, keys, args)
+        except BaseException:  # the answer may still come, and the next caller would take it for its own
             connection, self._connection = self._connection, None
             with contextlib.suppress(RedisConnectionError):
                 await connection.disconnect(nowait=True)
-            connection.socket_timeout = SOCKET_TIMEOUT_S
             await self._pool.release(connection)
-            if isinstance(error, TimeoutError):
-                raise RedisTimeoutError(f"no answer within {SOCKET_TIMEOUT_S:g} s") from None
             raise
 
     async def _ask(self, command: str, script: str, keys: Sequence[str], args: Sequence[bytes | str | int]) -> Any:

@@ -33,9 +33,8 @@ async def keep_counting(redis: RedisClient, tell: Callable[[int], None]) -> None
     name = secrets.token_hex(8)
     count = redis.register_script(_COUNT)
     known = 0
-    this = asyncio.current_task()
     try:
-        while this is None or not this.cancelling():  # redis-py, under Python 3.11, can swallow a cancellation
+        while True:
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     number = int(await count(keys=[KEY], args=[name, _GONE_AFTER_MS]))

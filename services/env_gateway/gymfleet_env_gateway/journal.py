@@ -218,7 +218,6 @@ class Journal:
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._down_until = 0.0
-        self._closing = False
         self._spoilt: set[str] = set()
         """Journals that lack a write. They are ended as soon as Redis is back: half an episode must not be replayed."""
 
@@ -228,7 +227,6 @@ class Journal:
 
     async def aclose(self) -> None:
         """Stop writing."""
-        self._closing = True
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
@@ -323,7 +321,7 @@ class Journal:
         return await done
 
     async def _write_all(self) -> None:
-        while not self._closing:  # redis-py, under Python 3.11, can swallow a cancellation
+        while True:
             await self._wake.wait()
             self._wake.clear()
             while self._outbox:

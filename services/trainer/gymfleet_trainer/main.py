@@ -244,7 +244,7 @@ def _interruptible(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         while not task.done():
-            # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
+            # Cancel repeatedly: a plug-in's code may swallow a cancellation.
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_S)
         await task

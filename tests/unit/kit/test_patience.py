@@ -1,6 +1,5 @@
 """Sitting through an absence of Redis."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -60,22 +59,3 @@ async def test_patience_ends() -> None:
         await Patience().call(flaky, timeout_s=0.2)
 
     assert flaky.calls < 10, "with pauses, not in a spin"
-
-
-async def test_a_cancellation_that_the_client_swallowed_is_raised() -> None:
-    entered = asyncio.Event()
-
-    async def swallows() -> str:
-        entered.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "as if nothing had been"
-        return "never"
-
-    task = asyncio.create_task(Patience().call(swallows, timeout_s=60))
-    await entered.wait()
-    task.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await task

@@ -44,7 +44,6 @@ class TrajectoryConsumer:
         self._lost: list[LostSample] = []
         self._recovered: list[ScoredTrajectory] = []
         self._extending: asyncio.Task[None] | None = None
-        self._closed = False
 
     def _make_consumer(self, lease_s: float) -> StreamConsumer[ScoredTrajectory]:
         return StreamConsumer(
@@ -65,11 +64,9 @@ class TrajectoryConsumer:
 
     async def close(self) -> None:
         """Stop extending leases, because held deliveries are abandoned or the stream is about to be deleted."""
-        self._closed = True
-        while self._extending is not None and not self._extending.done():
-            # Cancel repeatedly: redis-py can swallow a cancellation that coincides with the end of its own timeout.
+        if self._extending is not None:
             self._extending.cancel()
-            await asyncio.wait({self._extending}, timeout=1.0)
+            await asyncio.wait([self._extending])
 
     @property
     def num_held(self) -> int:
@@ -145,7 +142,7 @@ class TrajectoryConsumer:
         self._lost.append(lost)
 
     async def _extend_for_ever(self) -> None:
-        while not self._closed:
+        while True:
             await asyncio.sleep(self._lease_s / 3)
             if not self._held:
                 continue
