@@ -80,7 +80,7 @@ class Unsuited(ServiceError):
     """The environment lacks what the strategy needs, or what the policy is to be shown."""
 
     type = problems.UNSUITED
-    title = "The environment cannot be played so"
+    title = "The environment cannot be played in this way"
     status = 422
 
 

@@ -56,6 +56,8 @@ def published(tmp_path: Path) -> Path:
     (directory / "pytorch_model.bin").write_bytes(b"the same once more")
     (directory / "generation_config.json").write_text(json.dumps(GENERATION))
     (directory / "preprocessor_config.json").write_text("{}")
+    (directory / "additional_chat_templates").mkdir()
+    (directory / "additional_chat_templates" / "rag.jinja").write_text("{{ messages }}")
     (directory / "README.md").write_text("a card")
     return directory
 
@@ -79,8 +81,9 @@ def test_a_published_directory_is_trained_and_published_again(published: Path, t
     assert AutoTokenizer.from_pretrained(model).chat_template == AutoTokenizer.from_pretrained(published).chat_template
     assert {path.name for path in model.iterdir()} >= {
         "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-        "chat_template.jinja", "preprocessor_config.json",
+        "chat_template.jinja", "additional_chat_templates", "preprocessor_config.json",
     }  # fmt: skip
+    assert (model / "additional_chat_templates" / "rag.jinja").read_text() == "{{ messages }}"
     assert not (model / "README.md").exists()
 
 

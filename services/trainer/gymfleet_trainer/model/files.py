@@ -8,7 +8,7 @@ GENERATION: Final = ("generation_config.json",)
 """The sampling settings of vLLM and transformers, and the tokens at which they stop."""
 READING: Final = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "spiece.model", "tekken.json",
-    "chat_template*", "*preprocessor_config.json", "processor_config.json",
+    "chat_template*", "additional_chat_templates/*.jinja", "*preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 """How text and images become tokens: tokenizer, chat template, and the files with which vLLM starts a vision model."""
 
@@ -19,7 +19,9 @@ def keep_files(source: str, directory: Path, patterns: tuple[str, ...] = GENERAT
     for pattern in patterns:
         for path in place.glob(pattern):
             if path.is_file():
-                shutil.copyfile(path, directory / path.name)
+                copy = directory / path.relative_to(place)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, copy)
 
 
 def files_of(source: str, patterns: tuple[str, ...]) -> Path:
