@@ -131,7 +131,7 @@ def test_programs_run_beside_the_shell_in_a_clean_environment(box: DockerContain
 
     ran = box.program(["bash", "-c", 'pwd; echo "$SECRET$1"; echo b >&2; exit 137', "--", "a b\n"], LIMIT_S)
 
-    assert ran == Ran(b"/root\na b\n\nb\n", 137)
+    assert ran == Ran(b"/\na b\n\nb\n", 137)
     assert box.program(["python3", "-c", "print('x' * 100_000)"], LIMIT_S).output == b"x" * 100_000 + b"\n"
     assert box.program(["bash", "-c", "yes & exit 4"], LIMIT_S).code == 4, "what it leaves behind holds nothing up"
 
@@ -172,7 +172,7 @@ def test_killed_shell_is_replaced_in_the_same_container(box: DockerContainer, co
     ran = box.shell(command, LIMIT_S)
 
     assert (ran.shell_ended, ran.timed_out) == (True, False)
-    assert text(box, "cat file; echo $LOST; pwd") == "kept\n\n/root\n"
+    assert text(box, "cat /root/file; echo $LOST; pwd") == "kept\n\n/\n"
 
 
 def test_shell_that_ends_between_commands_is_said_and_replaced(box: DockerContainer) -> None:

@@ -47,7 +47,7 @@ def test_an_episode_by_hand() -> None:
 
     assert [outcome.observation for outcome in outcomes[:2]] == [
         "The output of the OS:\n\na\nb\nc",
-        "The output of the OS:\n\n/root/d",
+        "The output of the OS:\n\n/d",
     ]
     assert not outcomes[2].action_valid
     assert outcomes[2].observation.startswith("Invalid format.")
@@ -112,7 +112,7 @@ def test_preparation_draws_the_same_for_the_same_seed() -> None:
 def test_start_script_runs_on_in_the_background() -> None:
     task = OsTask("d", start="(while :; do echo tick >> /root/log; sleep 0.05; done) &", match=Match("x"))
 
-    [outcome] = play(task, "bash until [ -s log ]; do sleep 0.05; done; head -n 1 log")
+    [outcome] = play(task, "bash until [ -s /root/log ]; do sleep 0.05; done; head -n 1 /root/log")
 
     assert outcome.observation == "The output of the OS:\n\ntick"
 

@@ -27,7 +27,7 @@ def shown(ran: Ran, timeout_s: float) -> str:
     if ran.timed_out:
         notes.append(f"[stopped: the command ran for more than {timeout_s:g} seconds]")
     if ran.shell_ended:
-        notes.append("[the shell ended; the next command gets a new one in /root]")
+        notes.append("[the shell ended; the next command gets a new one in /]")
     if not text and not notes:
         return "The output of the OS is empty."
     return "\n".join(["The output of the OS:\n", *([text] if text else []), *notes])

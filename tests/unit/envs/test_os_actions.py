@@ -124,7 +124,7 @@ def test_comparisons(kind: Comparison, given: str, printed: str, expected: bool)
         ),
         (
             Ran(b"", None, shell_ended=True),
-            "The output of the OS:\n\n[the shell ended; the next command gets a new one in /root]",
+            "The output of the OS:\n\n[the shell ended; the next command gets a new one in /]",
         ),
     ],
 )

@@ -72,7 +72,7 @@ class Sandbox(Protocol):
         """Run in the session's shell, which keeps its directory and variables. Raises `SandboxError`."""
 
     def program(self, argv: Sequence[str], timeout_s: float) -> Ran:
-        """Run a preparation program outside the shell, in /root, with a clean environment. Raises `SandboxError`."""
+        """Run a preparation program outside the shell, in `/`, with a clean environment. Raises `SandboxError`."""
 
     def seal(self) -> None:
         """End the preparation: from now on, changes are the agent's. Raises `SandboxError`."""

@@ -71,7 +71,7 @@ def container_arguments(options: OsOptions, beside: str = "") -> dict[str, Any]:
         "command": ["python3", "-I", "-S", "-B", "-c", _FIRST],
         "stdin_open": True,
         "user": "0:0",
-        "working_dir": "/root",
+        "working_dir": "/",
         "hostname": HOSTNAME,
         "environment": {**ENVIRONMENT, "PATH": SHELL_PATH},
         "network_mode": "none",
@@ -206,7 +206,7 @@ class Room:
             raise SandboxError("the sandbox is closed")
         api = self._client.api
         environment = {**self._environment, "PATH": path}
-        created = api.exec_create(self.container_id, argv, stdin=True, environment=environment, workdir="/root")
+        created = api.exec_create(self.container_id, argv, stdin=True, environment=environment, workdir="/")
         exec_id = str(created["Id"])
         return exec_id, Stream(api.exec_start(exec_id, socket=True), lambda: bool(api.exec_inspect(exec_id)["Running"]))
 

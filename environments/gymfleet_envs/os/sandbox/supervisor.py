@@ -37,7 +37,7 @@ done
 SUPERVISOR: Final = r"""
 requests=$1 answers=$2 commands=$3 results=$4 output=$5
 shell_limits=$6 program_limits=$7 shell=$8 shell_path=$9 program_path=${10}
-cd /root || exit 1
+cd / || exit 1
 exec {errors}>&2 2>/dev/null
 umask 022
 kept=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setuid,+setgid
