@@ -23,7 +23,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "group_diversity": {"actions": 1},
     "judge": {"max_chars": 60_000, "max_tokens": 1024, "lowest": 0.0, "highest": 10.0, "thoughts": True},
     "length": {"min_tokens": 20, "max_tokens": 450, "shape": "linear"},
-    "numeric_match": {"tolerance": 1e-6},
+    "numeric_match": {"tolerance": 1e-9},
     "reasoning_steps": {"enough": 3},
     "recovery": {"within": 1},
     "repetition": {"ngram": 3},

@@ -12,15 +12,16 @@ from gymfleet_reward.component import ComponentError
 class NumericOptions(AnswerOptions):
     """How far off an answer may be."""
 
-    tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = 1e-6
-    """Largest difference, absolute or relative to the right number."""
+    tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = 1e-9
+    """Largest difference, absolute or relative to the right number. The default tells whole numbers up to a billion
+    apart."""
 
 
 class NumericMatch(AnswerComponent[NumericOptions]):
     """1 if the only number of the answer is the right one. `1,200`, `$1.2e3` and `50 %` are numbers."""
 
     Options = NumericOptions
-    version = "3"
+    version = "4"
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`. An answer with several numbers is wrong: it is undecided."""
