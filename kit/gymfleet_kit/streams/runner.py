@@ -117,7 +117,8 @@ class Runner(Generic[M]):
 
     async def _give_back(self, deliveries: list[Delivery[M]]) -> None:
         try:
-            await asyncio.wait_for(self._consumer.release(deliveries), RELEASE_TIMEOUT_S)
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self._consumer.release(deliveries)
         except (RedisError, TimeoutError):
             # Their leases end by themselves.
             self._log.warning("message.unreleased", ids=[delivery.id for delivery in deliveries])

@@ -134,7 +134,9 @@ class Replica:
             finally:
                 done.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._alarm.wait(), self._settings.probe_interval_s)
+                # Not `asyncio.wait_for`: in Python 3.11 it swallows a cancellation that comes with the alarm.
+                async with asyncio.timeout(self._settings.probe_interval_s):
+                    await self._alarm.wait()
 
     async def confirm(self) -> ReplicaState:
         """Return the state after a probe that begins now; for a replica that was dropped, its last state."""

@@ -69,7 +69,8 @@ def build_app(settings: RewardSettings) -> FastAPI:
         if models is not None and (lack := models.lack()) is not None:
             raise NotReady(lack)
         try:
-            await asyncio.wait_for(redis.ping(), PING_TIMEOUT_S)
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await redis.ping()
         except (RedisError, TimeoutError):
             raise NotReady("Redis does not answer; see GYMFLEET_REWARD_REDIS_URL") from None
 

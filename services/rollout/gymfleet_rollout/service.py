@@ -123,7 +123,8 @@ class RolloutService:
             raise NotReady(self._gate.awaited)
         await self._policy.check_ready()
         try:
-            await asyncio.wait_for(self._redis.ping(), _PING_TIMEOUT_S)
+            async with asyncio.timeout(_PING_TIMEOUT_S):
+                await self._redis.ping()
         except (RedisError, TimeoutError):
             raise NotReady("Redis does not answer; see GYMFLEET_ROLLOUT_REDIS_URL") from None
 
