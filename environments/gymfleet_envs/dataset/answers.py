@@ -1,9 +1,11 @@
 r"""Find the answer in a reply: only one, wherever it stands, so that a second guess is worth nothing."""
 
+import re
 from typing import Final, Literal, TypeAlias
 
-AnswerMark: TypeAlias = Literal["auto", "tag", "boxed", "hash", "whole"]
+AnswerMark: TypeAlias = Literal["auto", "tag", "boxed", "hash", "line", "whole"]
 _CLOSING_THOUGHT: Final = "</think>"
+_LINE: Final = re.compile(r"answer[ \t]{0,8}:([^\n]*)", re.IGNORECASE)
 
 
 def spoken(reply: str) -> str:
@@ -20,8 +22,8 @@ def answer_of(said: str, mark: AnswerMark) -> str | None:
     Args:
         said: the result of `spoken`.
         mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`; `hash`, the text after the last
-            `####` on its line; `whole`, all of `said`; `auto`, the later of tag and box, or all of `said` without
-            either.
+            `####` on its line; `line`, the text after the last `Answer:` on its line, as in DAPO's data; `whole`, all
+            of `said`; `auto`, the later of tag and box, or all of `said` without either.
     """
     match mark:
         case "tag":
@@ -30,6 +32,8 @@ def answer_of(said: str, mark: AnswerMark) -> str | None:
             found = _boxed(said)[1]
         case "hash":
             found = said.rpartition("####")[2].partition("\n")[0] if "####" in said else None
+        case "line":
+            found = lines[-1] if (lines := _LINE.findall(said)) else None
         case "whole":
             found = said
         case "auto":

@@ -24,7 +24,8 @@ class ScorerOptions(BaseModel):
 
     answer: AnswerMark = "auto"
     r"""Where to find the answer in a reply: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`;
-    `hash`, after the last `####`; `whole`, the reply; `auto`, the later of tag and box, else the reply."""
+    `hash`, after the last `####`; `line`, after the last `Answer:`; `whole`, the reply; `auto`, the later of tag and
+    box, else the reply."""
 
 
 OptionsT = TypeVar("OptionsT", bound=ScorerOptions)

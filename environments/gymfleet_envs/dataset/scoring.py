@@ -13,6 +13,7 @@ _KNOWN: Final[dict[str, str | dict[str, JsonValue]]] = {
     "arithmetic": "numeric_match",
     "countdown": "countdown",
     "openai/gsm8k": {"use": "numeric_match", "answer": "hash"},
+    "math_dapo": {"use": "numeric_match", "answer": "line"},
     **{
         f"searchR1_{name}": {"use": "exact_match", "answer": "tag"}
         for name in ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")

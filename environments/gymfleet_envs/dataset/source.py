@@ -18,6 +18,8 @@ _SPLIT_OF_NAME: Final[Mapping[str, Split]] = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "test": "test", "testing": "test",
 }  # fmt: skip
+_OF_ROWS: Final = (".parquet", ".jsonl")
+"""What holds rows even where no name says so: a .json may describe the others."""
 _MAX_ROWS: Final = 2_000_000
 
 
@@ -52,7 +54,8 @@ def row_tasks(path: Path, options: DatasetOptions) -> ListedTasks[Row]:
 def split_files(path: Path) -> dict[Split, list[Path]]:
     """Return the files of each split, by their names: `train.parquet`, `data/test-00000-of-00002.parquet`.
 
-    If `path` is a file, it is for training unless its name means another split. Raises `TaskDataError`.
+    A file, or the .parquet and .jsonl files of a directory in which no name means a split, are for training unless
+    the name means another split. Raises `TaskDataError`.
     """
     if path.is_file():
         if path.suffix not in SUFFIXES:
@@ -60,18 +63,22 @@ def split_files(path: Path) -> dict[Split, list[Path]]:
         return {_split_of(path) or "train": [path]}
     if not path.is_dir():
         raise TaskDataError(f"{path}: there is no such file or directory")
+    folders = [folder for folder in (path, path / "data") if folder.is_dir()]
+    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix in SUFFIXES]
+    unnamed: Split | None = None
+    if not any(map(_split_of, files)):  # then all are for training, as the hub's own library reads them
+        unnamed, files = "train", [file for file in files if file.suffix in _OF_ROWS]
     found: dict[Split, list[Path]] = {}
     names: dict[str, Path] = {}
-    for file in sorted(file for folder in (path, path / "data") if folder.is_dir() for file in folder.iterdir()):
-        split = _split_of(file)
-        if split is None or file.suffix not in SUFFIXES or not file.is_file():
+    for file in files:
+        if (split := _split_of(file) or unnamed) is None or not file.is_file():
             continue
         if (other := names.setdefault(file.stem, file)) != file:
             raise TaskDataError(f"{file}: {other} has the same name; keep one of them")
         found.setdefault(split, []).append(file)
     if not found:
         raise TaskDataError(
-            f"{path} holds no rows: no train, validation or test with {', '.join(SUFFIXES)}, here or in data; give the "
+            f"{path} holds no rows: no {', '.join(SUFFIXES)} for train, validation or test, here or in data; give the "
             "folder that holds them, of a hub's data set as hub_folder"
         )
     return found

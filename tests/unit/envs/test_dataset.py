@@ -160,6 +160,18 @@ def test_files_of_a_directory_are_its_splits(tmp_path: Path) -> None:
     assert loaded(tmp_path, validation_share=0).tasks.count("validation", "rows") == 0
 
 
+def test_files_whose_names_mean_no_split_are_for_training_if_there_are_no_others(tmp_path: Path) -> None:
+    written(tmp_path / "data" / "sums-17k.parquet", [row(n) for n in range(10)])
+    (tmp_path / "dataset_infos.json").write_text('{"default": {}}')
+
+    alone = loaded(tmp_path, validation_share=0, test_share=0).tasks
+    written(tmp_path / "data" / "train.jsonl", [row(n) for n in range(10, 13)])
+    beside = loaded(tmp_path, validation_share=0, test_share=0).tasks
+
+    assert (alone.count("train", "rows"), beside.count("train", "rows")) == (10, 3)
+    assert alone.by_id("sums-17k.9").data.prompt == "What is 9 + 9?"
+
+
 def test_only_a_train_set_is_split_in_three_and_equal_prompts_stay_together(tmp_path: Path) -> None:
     entry = loaded(written(tmp_path / "rows.jsonl", [row(n % 150) for n in range(300)]), test_share=0.2)
 
@@ -265,7 +277,7 @@ def test_a_parquet_file_that_was_cut_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_rows_and_two_files_of_one_name(tmp_path: Path) -> None:
-    assert f"{tmp_path} holds no rows: no train, validation or test with .parquet" in refusal(tmp_path)
+    assert f"{tmp_path} holds no rows: no .parquet, .jsonl, .json for train, validation" in refusal(tmp_path)
     assert "there is no such file or directory" in refusal(tmp_path / "nowhere")
     written(tmp_path / "train.jsonl", [row(0)])
     written(tmp_path / "data" / "train.parquet", [row(1)])
@@ -298,6 +310,7 @@ def test_scorers_are_chosen_by_data_source(tmp_path: Path) -> None:
     rows = [
         row(1, data_source="capitals", reward_model={"ground_truth": ["Rome", "Roma"]}),
         row(2, data_source="openai/gsm8k"),
+        row(2, prompt="Another two?", data_source="math_dapo"),
         row(3, data_source="mine/letters", reward_model={"ground_truth": "B"}),
     ]
     path = written(tmp_path / "train.jsonl", rows)
@@ -305,9 +318,9 @@ def test_scorers_are_chosen_by_data_source(tmp_path: Path) -> None:
 
     entry = loaded(path, scorers=scorers, validation_share=0, test_share=0)
 
-    replies = [["Roma", "<answer>roma</answer>"], ["4", "2 + 2 = 4\n#### 4"], ["A", "(B)"]]
+    replies = [["Roma", "<answer>roma</answer>"], ["4", "2 + 2 = 4\n#### 4"], ["4", "So\nAnswer: $4$"], ["A", "(B)"]]
     worth = [[opened(entry, n)[0].step(reply).score for reply in both] for n, both in enumerate(replies)]
-    assert worth == [[0.0, 1.0]] * 3
+    assert worth == [[0.0, 1.0]] * 4
 
 
 def test_of_a_right_answer_that_is_a_whole_solution_the_marked_part_counts(tmp_path: Path) -> None:
