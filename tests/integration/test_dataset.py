@@ -215,6 +215,14 @@ def test_a_data_set_of_the_hub_is_read_from_its_cache_and_not_fetched(tmp_path: 
     assert "hub_folder" in neither.stderr
 
 
+def test_the_options_of_the_page_for_a_published_data_set_are_options() -> None:
+    block = PAGE.partition('```json\n{"hub"')[2].partition("```")[0]
+
+    options = DatasetOptions.model_validate_json(f'{{"hub"{block}')
+
+    assert (options.hub, options.hub_folder, options.solution_key) == ("openai/gsm8k", "main", "answer")
+
+
 class Hub(BaseHTTPRequestHandler):
     """As much of the hub's API as fetching a data set takes."""
 

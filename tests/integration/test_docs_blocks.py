@@ -75,6 +75,7 @@ BLOCKS = {
     ("docs/dataset.md", "import json"): "run by tests/integration/test_dataset.py",
     ("docs/dataset.md", "export GYMFLEET_ENV_OPTIONS"): "run by tests/integration/test_dataset.py",
     ("docs/dataset.md", '"""A year'): "run by tests/integration/test_dataset.py",
+    ("docs/dataset.md", '{"hub": "openai/gsm8k"'): "options, read by tests/integration/test_dataset.py",
     ("docs/dataset.md", "[[environments]]"): "loaded by tests/integration/test_dataset.py",
     ("docs/dataset.md", '"""Look a word'): "run by tests/integration/test_dataset.py",
     ("docs/chat-templates.md", "[rollout.format]"): "the same keys are in recipes/tool-calls.toml, which tests load",

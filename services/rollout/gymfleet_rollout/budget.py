@@ -17,6 +17,10 @@ class BudgetSpent(Exception):
     """The call would exceed the group's budget. Episodes can be exported as far as they were played."""
 
 
+class NoRoom(BudgetSpent):
+    """The context has no room for a hint at this node and a reply to it. Elsewhere the search can go on."""
+
+
 class Spending:
     """Counts what all episodes of one group use, and refuses what would exceed the budget.
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 from gymfleet_contracts.rollout import GroupRequest
 from gymfleet_contracts.trajectory import MAX_GROUP_SIZE, FinishReason
 
-from gymfleet_rollout.budget import BudgetSpent
+from gymfleet_rollout.budget import BudgetSpent, NoRoom
 from gymfleet_rollout.errors import StrategyError
 from gymfleet_rollout.tree import Node
 
@@ -59,7 +59,7 @@ class HandedIn:
             if spent is not None and not leaf.depth:
                 self.not_begun = spent
                 return
-            leaf.ended = FinishReason.STOPPED if spent is None else FinishReason.BUDGET
+            leaf.ended = _reason(spent)
         self.leaves.append((leaf, chosen))
 
     def add_open(self, newest: Iterable[Node], spent: BudgetSpent | None) -> None:
@@ -83,3 +83,9 @@ class HandedIn:
 
     def _ids(self) -> set[str]:
         return {leaf.id for leaf, _ in self.leaves}
+
+
+def _reason(spent: BudgetSpent | None) -> FinishReason:
+    if spent is None:
+        return FinishReason.STOPPED
+    return FinishReason.CONTEXT_LENGTH if isinstance(spent, NoRoom) else FinishReason.BUDGET

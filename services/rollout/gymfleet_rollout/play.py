@@ -16,7 +16,7 @@ from gymfleet_kit.chat.template import UnusableTemplate
 
 from gymfleet_rollout import metrics
 from gymfleet_rollout.answers import KNOWN, Answers
-from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.budget import BudgetSpent, NoRoom, Spending
 from gymfleet_rollout.contexts import Contexts, images_before, tokens_before
 from gymfleet_rollout.errors import EvaluationFailed, StrategyError
 from gymfleet_rollout.group_sessions import GroupSessions
@@ -34,6 +34,8 @@ from gymfleet_rollout.tree import Node, Reply
 
 _NO_FAILURE: Final = (ActionTooLarge, ExpertUnavailable, ForkUnsupported, InvalidToolCall)
 """Errors that are answers to a question: a strategy may go on without what it asked for."""
+NO_ROOM: Final = "hints without room"
+"""The name of the count in the record of a search."""
 T = TypeVar("T")
 
 
@@ -199,9 +201,8 @@ class Play:
                 prompt = Prompt(self._contexts.prompt(node.turn, hinted, node.shown), node.num_tokens, replaces=False)
         room = self._contexts.max_tokens - prompt.num_tokens
         if room < 1:
-            raise StrategyError(
-                f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens"
-            )
+            self.count(NO_ROOM)
+            raise NoRoom(f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens")
         return prompt, await self._context(node, prompt), min(room, self._limits.max_response_tokens)
 
     async def _context(self, node: Node, prompt: Prompt) -> Context:
@@ -365,9 +366,9 @@ class Play:
             self._tree.exported(leaf, sample, selected=chosen == "selected")
         return self._tree.tree(self.group, attempt, self._spending, self._sessions)
 
-    def export_open(self) -> None:
+    def export_open(self, spent: BudgetSpent) -> None:
         """Export the open episodes after the budget was spent: each episode that was begun, once."""
-        self.handed_in.add_open(self._heads.values(), self._budget_spent)
+        self.handed_in.add_open(self._heads.values(), spent)
 
     def export_rejected(self) -> None:
         """Export, if requested, what was tried and not exported: as many episodes as a group has room for."""

@@ -37,7 +37,7 @@ from gymfleet_kit.retries import Retries
 from pydantic import ValidationError
 
 from gymfleet_rollout import metrics
-from gymfleet_rollout.budget import BudgetSpent, Spending
+from gymfleet_rollout.budget import BudgetSpent, NoRoom, Spending
 from gymfleet_rollout.contexts import PromptTooLong
 from gymfleet_rollout.environments import Environments
 from gymfleet_rollout.errors import (
@@ -345,12 +345,13 @@ async def _played(unit: _Unit, play: Play) -> None:
     try:
         await _by_itself(playing)
     except Exception as error:
-        if not isinstance(_cause(error), BudgetSpent):
+        spent = _cause(error)
+        if not isinstance(spent, BudgetSpent):
             raise
-        log.info("budget.spent", group_id=unit.group.group_id, samples=unit.samples, reason=str(_cause(error)))
-        play.export_open()
+        log.info("budget.spent", group_id=unit.group.group_id, samples=unit.samples, reason=str(spent))
+        play.export_open(spent)
         if not play.handed_in.leaves:
-            raise _not_begun(_cause(error)) from None
+            raise _not_begun(spent) from None
         return
     if play.failure is not None:
         raise play.failure
@@ -360,8 +361,8 @@ async def _played(unit: _Unit, play: Play) -> None:
         raise StrategyError(f"{unit.group.strategy.use} exported no episode of the group")
 
 
-def _not_begun(spent: Exception) -> StrategyError:
-    return StrategyError(f"{NOT_BEGUN} ({spent})")
+def _not_begun(spent: BudgetSpent) -> StrategyError:
+    return StrategyError(str(spent) if isinstance(spent, NoRoom) else f"{NOT_BEGUN} ({spent})")
 
 
 async def _by_itself(playing: Coroutine[Any, Any, None]) -> None:

@@ -14,12 +14,13 @@ from gymfleet_contracts.trajectory import AGENT
 from gymfleet_kit.plugins import PluginKind, checked_options
 from pydantic import BaseModel, ConfigDict
 
-from gymfleet_rollout.budget import BudgetSpent
+from gymfleet_rollout.budget import BudgetSpent, NoRoom
 from gymfleet_rollout.tree import Node, Reply
 
 __all__ = [
     "STRATEGIES",
     "BudgetSpent",
+    "NoRoom",
     "Node",
     "PlayContext",
     "Reply",
@@ -34,7 +35,7 @@ class PlayContext(Protocol):
     """The interface through which a strategy plays.
 
     Every call may raise the client's errors, `InferenceError`, `TimeoutError`, or `BudgetSpent`; a strategy should
-    catch only the last one. `StrategyError` means that a call makes no sense.
+    catch only the last one, of which `NoRoom` concerns a single node. `StrategyError` means that a call makes no sense.
     """
 
     @property
@@ -61,8 +62,9 @@ class PlayContext(Protocol):
         """Return replies of the policy to a node, sampled independently, or made of the likeliest tokens if `greedy`.
 
         An episode with a greedy reply is not a sample of the policy: it can be valued, but not exported.
-        A hint is put below the observation, and stays in later prompts: it is part of what the policy replied to. The
-        role is part of the record, and is `agent` or one of `facts.roles`.
+        A hint is put below the observation, and stays in later prompts: it is part of what the policy replied to.
+        Raises `NoRoom` if the context is too short for it. The role is part of the record, and is `agent` or one of
+        `facts.roles`.
         """
 
     async def ask(self, node: Node, question: str, count: int = 1, *, role: str) -> list[str]:
@@ -71,7 +73,7 @@ class PlayContext(Protocol):
         For the policy's opinion of its work; answers are not carried out. A question that is asked again at the same
         place, of the same weights, has the same answers, which cost nothing and are counted in the record of the
         search. If more are wanted than are known, the missing ones are sampled: `count` answers are `count` samples.
-        The role is one of `facts.roles`.
+        The role is one of `facts.roles`. Raises `NoRoom` if the context is too short for the question.
         """
 
     def restart(self, node: Node, text: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from gymfleet_contracts.rollout import Budget
+from gymfleet_contracts.rollout import Budget, EpisodeLimits
 from gymfleet_contracts.session import StepResult
 from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_rollout.strategy_checks import examine
@@ -243,6 +243,56 @@ async def test_when_all_is_tried_the_best_is_handed_in() -> None:
         ("go left", "go left"), ("go left", "go right"), ("go right", "go left"), ("go right", "go right"),
     ]  # fmt: skip
     assert len(played.policy.calls) == 6, "each way is asked for once"
+
+
+async def test_a_node_without_room_for_the_list_is_left_for_one_nearer_to_the_root() -> None:
+    free = Played("dfsdt", LEFT, LEFT, LEFT, OPEN, max_turns=2)
+    await free.play()
+    root, child, child_again, root_again = (len(call[0]) for call in free.policy.calls)
+    assert child < root_again < child_again
+
+    played = Played("dfsdt", LEFT, LEFT, OPEN, max_turns=2)
+    (found,) = await played.play(limits=EpisodeLimits(max_turns=2, max_attempts=1, max_context_tokens=child_again))
+
+    assert actions(found) == ("open",)
+    assert [len(call[0]) for call in played.policy.calls] == [root, child, root_again]
+    assert played.trees[0].counts["hints without room"] == 1
+
+
+async def test_without_room_anywhere_the_best_is_handed_in() -> None:
+    free = Played("dfsdt", LEFT, LEFT, max_turns=1)
+    await free.play()
+    again = len(free.policy.calls[1][0])
+
+    played = Played("dfsdt", LEFT, max_turns=1)
+    (found,) = await played.play(limits=EpisodeLimits(max_turns=1, max_attempts=1, max_context_tokens=again))
+
+    assert (actions(found), found.finish_reason, found.selected) == (("go left",), FinishReason.MAX_TURNS, True)
+
+
+async def test_an_episode_ends_where_the_context_has_no_room_for_a_plan() -> None:
+    free = Played("plan_and_execute", "First left.", LEFT, max_turns=9)
+    await free.play({"every": 1})
+    third = len(free.policy.calls[2][0])  # a plan, an action, and a plan again
+
+    played = Played("plan_and_execute", "First left.", LEFT, max_turns=9)
+    limits = EpisodeLimits(max_turns=9, max_attempts=1, max_context_tokens=third)
+    (cut,) = await played.play({"every": 1}, limits=limits)
+
+    assert [turn.role for turn in cut.turns] == ["planner", "agent"]
+    assert (cut.status, cut.finish_reason) == (Status.TRUNCATED, FinishReason.CONTEXT_LENGTH)
+
+
+async def test_without_room_for_the_first_plan_there_is_no_episode() -> None:
+    free = Played("plan_and_execute", "First left.", LEFT)
+    await free.play()
+    first = len(free.policy.calls[0][0])
+
+    played = Played("plan_and_execute", "First left.", LEFT)
+    (failed,) = await played.play(limits=EpisodeLimits(max_turns=3, max_attempts=1, max_context_tokens=first))
+
+    assert failed.status is Status.POLICY_ERROR
+    assert f"no room for a reply: with it, the prompt has {first} tokens" in str(failed.error)
 
 
 async def test_a_branch_that_is_given_up_is_not_played_on() -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from gymfleet_contracts.rollout import Budget
+from gymfleet_contracts.rollout import Budget, EpisodeLimits
 from gymfleet_rollout.asking import number
 from gymfleet_rollout.strategies.graph_of_thoughts import GraphOptions
 from pydantic import ValidationError
@@ -161,3 +161,18 @@ async def test_without_an_answer_the_first_candidate_is_carried_out() -> None:
 def test_operations_without_what_they_work_on_are_refused(operations: list[str], told: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(told)):
         GraphOptions.model_validate({"operations": [{"do": one} for one in operations]})
+
+
+async def test_deep_it_goes_back_where_the_context_has_no_room_for_the_question() -> None:
+    long_way = "Thought: right it is, of that I am as sure as I have ever been of anything Action: go right"
+    right_first = [LEFT, long_way, "5", "9"]
+    free = Played("tree_of_thoughts", *right_first, LEFT, RIGHT, "1", "0", max_turns=2)
+    await free.play({"children": 2, "samples": 1, "search": "dfs"})
+    question = len(free.policy.calls[6][0])
+
+    played = Played("tree_of_thoughts", *right_first, LEFT, RIGHT, OPEN, LEFT, "9", "3", max_turns=2)
+    limits = EpisodeLimits(max_turns=2, max_attempts=1, max_context_tokens=question)
+    (found,) = await played.play({"children": 2, "samples": 1, "search": "dfs"}, limits=limits)
+
+    assert actions(found) == ("go left", "open")
+    assert played.trees[0].counts == {"hints without room": 2}, "a question for each child"

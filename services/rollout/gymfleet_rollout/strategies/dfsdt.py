@@ -6,7 +6,15 @@ from typing import Annotated, Final
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
-from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
+from gymfleet_rollout.strategy import (
+    BudgetSpent,
+    Node,
+    NoRoom,
+    PlayContext,
+    Strategy,
+    StrategyFacts,
+    StrategyOptions,
+)
 
 _SHOWN: Final = 300
 """Characters shown of the observation that a try led to."""
@@ -40,8 +48,8 @@ class Dfsdt(Strategy[DfsdtOptions]):
     """The policy plays to the end; if the end is bad, it goes back and does something else.
 
     Before it replies to a node again, it sees a list of what was done there and what came of it, so that its reply
-    differs. The first episode that is good enough is exported, or else the best. There is one search for each episode
-    requested.
+    differs; a node whose context has no room for the list is left. The first episode that is good enough is exported,
+    or else the best. There is one search for each episode requested.
     """
 
     Options = DfsdtOptions
@@ -64,7 +72,11 @@ class Dfsdt(Strategy[DfsdtOptions]):
                 if len(here.tries) == self.options.width:
                     await self._back(ctx, path, 1)
                     continue
-                child, given_up = await self._tried(ctx, here)
+                try:
+                    child, given_up = await self._tried(ctx, here)
+                except NoRoom:
+                    await self._back(ctx, path, 1)
+                    continue
                 newest = child
                 if given_up:
                     await self._back(ctx, path, self.options.back)
@@ -87,7 +99,11 @@ class Dfsdt(Strategy[DfsdtOptions]):
         """Return the node that another reply leads to, and whether the reply gives up."""
         last = len(here.tries) + 1 == self.options.width
         node = here.node if last else (await ctx.fork(here.node))[0]
-        (reply,) = await ctx.propose(node, hint=_told(here.tries))
+        try:
+            (reply,) = await ctx.propose(node, hint=_told(here.tries))
+        except NoRoom:
+            await ctx.release(node)
+            raise
         if self.options.gives_up is not None and reply.action == self.options.gives_up:
             here.tries.append(f"{reply.action}: given up")
             child = ctx.answer(node, reply, _GIVEN_UP)

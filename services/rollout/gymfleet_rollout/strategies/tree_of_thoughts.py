@@ -7,7 +7,16 @@ from pydantic import Field
 
 from gymfleet_rollout.asking import VALUER, comparisons, marks, path, votes, way
 from gymfleet_rollout.episodes import distinct, tried
-from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Reply, Strategy, StrategyFacts, StrategyOptions
+from gymfleet_rollout.strategy import (
+    BudgetSpent,
+    Node,
+    NoRoom,
+    PlayContext,
+    Reply,
+    Strategy,
+    StrategyFacts,
+    StrategyOptions,
+)
 
 PROPOSER: Final = "proposer"
 _SHOWN: Final = 300
@@ -85,7 +94,11 @@ class TreeOfThoughts(Strategy[TreeOptions]):
             while stack and len(ended) < self.options.tries:
                 node = stack.pop()
                 # The last node of the stack comes next.
-                for value, child in sorted(await self._children(ctx, node), key=lambda one: one[0]):
+                try:
+                    children = await self._children(ctx, node)
+                except NoRoom:  # it is shallower elsewhere
+                    continue
+                for value, child in sorted(children, key=lambda one: one[0]):
                     newest = child
                     if value > self.options.prune and not child.over:
                         stack.append(child)
