@@ -17,7 +17,8 @@ from benchmarks.record import Row
 from benchmarks.search_settings import ALLOCATED, INDEPENDENT
 
 ONE: Final = "one episode"
-"""The name of independent episodes where nothing shows which is solved. Each episode of a task is a separate trial."""
+"""The name of independent episodes where nothing shows which is solved: a task counts by the share of its episodes that
+solve it."""
 KNOWS_THE_SCORE: Final = "goal"
 Tasks: TypeAlias = Sequence[Sequence[Trajectory]]
 """The episodes of each task."""
@@ -35,7 +36,8 @@ class Measured:
     episodes: int
     """The budget of a task, in whole episodes."""
     num_tasks: int
-    num_solved: int
+    num_solved: float
+    """For `ONE`, the sum of the tasks' shares."""
     interval: tuple[float, float]
     env_steps: float
     """The mean per task, like the figures that follow."""
@@ -90,9 +92,13 @@ def independent(directory: Path, recipe: Recipe, env: str, seed: int, budgets: S
     """Return the success of the run's independent episodes: of one, and of as many as fit into each budget."""
     tasks = _tasks(directory / "trajectories" / f"{INDEPENDENT}.jsonl")
     longest = recipe.rollout.limits.max_turns
-    found = [_measured(env, seed, "", 1, [[one] for own in tasks for one in own])]
+    shares = sum(sum(one.success for one in own) / len(own) for own in tasks)
+    found = [_measured(env, seed, ONE, "", 1, [[one] for own in tasks for one in own], shares, len(tasks))]
     for currency, cost in COSTS.items():
-        found += [_measured(env, seed, currency, n, [*_within(tasks, n * longest, cost)]) for n in budgets]
+        for n in budgets:
+            within = [*_within(tasks, n * longest, cost)]
+            solved = sum(any(one.success for one in own) for own in within)
+            found.append(_measured(env, seed, INDEPENDENT, currency, n, within, solved, len(tasks)))
     return found
 
 
@@ -120,15 +126,16 @@ def _within(tasks: Tasks, budget: int, cost: Callable[[Trajectory], int]) -> Ite
         yield own
 
 
-def _measured(env: str, seed: int, currency: str, episodes: int, tasks: Tasks) -> Measured:
-    """Return the measurement of these episodes, where a task counts as solved if any of its episodes is."""
-    played = [one for own in tasks for one in own]
-    solved = sum(any(one.success for one in own) for own in tasks)
+def _measured(
+    env: str, seed: int, strategy: str, currency: str, episodes: int, tries: Tasks, num_solved: float, num_tasks: int
+) -> Measured:
+    """Return a measurement of independent episodes; its costs are means over `tries`."""
+    played = [one for own in tries for one in own]
     return Measured(
-        env=env, seed=seed, strategy=INDEPENDENT if currency else ONE, currency=currency, episodes=episodes,
-        num_tasks=len(tasks), num_solved=solved, interval=wilson_interval(solved, len(tasks)),
-        env_steps=sum(map(num_steps, played)) / len(tasks), replies=sum(map(num_replies, played)) / len(tasks),
-        tokens=sum(one.num_response_tokens for one in played) / len(tasks), forks=0.0, seconds=None,
+        env=env, seed=seed, strategy=strategy, currency=currency, episodes=episodes, num_tasks=num_tasks,
+        num_solved=num_solved, interval=wilson_interval(num_solved, num_tasks),
+        env_steps=sum(map(num_steps, played)) / len(tries), replies=sum(map(num_replies, played)) / len(tries),
+        tokens=sum(one.num_response_tokens for one in played) / len(tries), forks=0.0, seconds=None,
         valued_by=(KNOWS_THE_SCORE,) if currency else (),
     )  # fmt: skip
 
