@@ -17,9 +17,10 @@ _COLUMNS: Final = (
     "", "valued by", "forks", "success", "interval", "each seed", "beside", "steps", "replies", "tokens", "s",
 )  # fmt: skip
 _LEGEND: Final = (
-    "Success of all seeds together, with Wilson's interval at 95 % over tasks. Beside it stands what independent episodes reach: "
-    "within the same budget, and with the same knowledge of the score, or else one of them. Steps, replies, tokens and "
-    "forks are those of a task on average; seconds are those of the measurement of one seed, with the reward service's."
+    "Success of all seeds together, with Wilson's interval at 95 % over the tasks. Beside it stands what independent "
+    "episodes reach: within the same budget, and with the same knowledge of the score, or else one of them. Steps, "
+    "replies, tokens and forks are those of a task on average; seconds are those of the measurement of one seed, with "
+    "the reward service's."
 )
 _LEARNED_COLUMNS: Final = ("", "before", "after", "interval", "each seed", "env steps", "tokens trained", "s")
 _LEARNED_LEGEND: Final = (
