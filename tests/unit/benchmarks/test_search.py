@@ -34,7 +34,8 @@ def test_independent_episodes_count_while_they_fit(tmp_path: Path) -> None:
 
     one, calls_1, calls_2, steps_1, steps_2 = independent(tmp_path, recipe, "maze", 0, (1, 2))
 
-    assert (one.strategy, one.num_solved, one.num_tasks, one.valued_by) == ("one episode", pytest.approx(1 / 3), 2, ())
+    assert (one.strategy, one.num_tasks, one.valued_by) == ("one episode", 2, ())
+    assert one.num_solved == pytest.approx(1 / 3), "a third of the first task's episodes"
     assert one.replies == pytest.approx((3 * 2 + 3 * 4) / 6)
     assert (calls_1.num_solved, calls_1.replies) == (0, (4 + 4) / 2), "of five replies two episodes and one"
     assert (calls_2.num_solved, calls_2.replies) == (1, (6 + 8) / 2), "of ten"
