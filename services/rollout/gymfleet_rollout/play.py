@@ -202,7 +202,9 @@ class Play:
         room = self._contexts.max_tokens - prompt.num_tokens
         if room < 1:
             self.count(NO_ROOM)
-            raise NoRoom(f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens")
+            spent = NoRoom(f"the hint leaves no room for a reply: with it, the prompt has {prompt.num_tokens} tokens")
+            self._budget_spent = self._budget_spent or spent
+            raise spent
         return prompt, await self._context(node, prompt), min(room, self._limits.max_response_tokens)
 
     async def _context(self, node: Node, prompt: Prompt) -> Context:

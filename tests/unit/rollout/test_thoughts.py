@@ -4,6 +4,7 @@ import re
 
 import pytest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits
+from gymfleet_contracts.trajectory import Status
 from gymfleet_rollout.asking import number
 from gymfleet_rollout.strategies.graph_of_thoughts import GraphOptions
 from pydantic import ValidationError
@@ -176,3 +177,16 @@ async def test_deep_it_goes_back_where_the_context_has_no_room_for_the_question(
 
     assert actions(found) == ("go left", "open")
     assert played.trees[0].counts == {"hints without room": 2}, "a question for each child"
+
+
+async def test_without_room_for_the_first_question_there_is_no_episode() -> None:
+    free = Played("tree_of_thoughts", LEFT, RIGHT, "2", "4", max_turns=1)
+    await free.play({"children": 2, "samples": 1})
+    question = len(free.policy.calls[2][0])
+
+    played = Played("tree_of_thoughts", LEFT, RIGHT, max_turns=1)
+    limits = EpisodeLimits(max_turns=1, max_attempts=1, max_context_tokens=question)
+    (failed,) = await played.play({"children": 2, "samples": 1}, limits=limits)
+
+    assert (failed.status, failed.turns) == (Status.POLICY_ERROR, ())
+    assert "the hint leaves no room for a reply" in str(failed.error)
