@@ -21,9 +21,9 @@ pytest.importorskip("torchvision", exc_type=(ImportError, RuntimeError))  # type
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def seeing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = written(tmp_path_factory.mktemp("models") / "qwen2_vl")
+@pytest.fixture(scope="module", params=["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+def seeing_model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    model = written(tmp_path_factory.mktemp("models") / request.param, request.param)
     config = json.loads((model / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 1024
     (model / "config.json").write_text(json.dumps(config))

@@ -23,6 +23,10 @@ MAX_PIXELS: Final = 1 << 24
 """The most pixels of an image to decode: a file of a few bytes can claim billions."""
 _FORMATS: Final = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP"}
 _PROCESSOR: Final = "preprocessor_config.json"
+_PATCHES: Final = {
+    "patch_size": "patch_size", "temporal_patch_size": "temporal_patch_size", "merge_size": "spatial_merge_size",
+}  # fmt: skip
+"""What a processor and the model's config both say of patches, by their names for it."""
 _KEPT_BYTES: Final = 256 * 1024 * 1024
 """The most bytes of patches to keep: an image of a million pixels has 24 MB of them."""
 
@@ -82,9 +86,11 @@ class ImageReader:
                 f"{directory / _PROCESSOR} is missing: put the file that the model was published with beside its "
                 "weights"
             )
+        config = _config_of(directory)
         self._processor = _processor_of(directory)
+        _require_same_patches(directory, self._processor, config.vision_config)
         self._merge = int(self._processor.merge_size)
-        self.token_id: Final = _image_token_of(directory)
+        self.token_id: Final = int(config.image_token_id)
         try:
             self.token = ModelTokenizer.load(directory).token(self.token_id)
         except (UnusableTokenizer, KeyError) as error:
@@ -152,10 +158,21 @@ def _family_of(directory: Path) -> str:
         raise SeesNothing(f"{directory / 'config.json'} names no family: {error}") from None
 
 
-def _image_token_of(directory: Path) -> int:
+def _config_of(directory: Path) -> Any:
     from transformers import AutoConfig  # noqa: PLC0415 - only for models that see
 
-    return int(AutoConfig.from_pretrained(str(directory), local_files_only=True).image_token_id)
+    return AutoConfig.from_pretrained(str(directory), local_files_only=True)
+
+
+def _require_same_patches(directory: Path, processor: Any, vision: Any) -> None:
+    """Raise SeesNothing if the processor makes other patches than the model takes, as that of a related model does."""
+    for own, named in _PATCHES.items():
+        made, taken = int(getattr(processor, own)), int(getattr(vision, named))
+        if made != taken:
+            raise SeesNothing(
+                f"{directory / _PROCESSOR} has {own} = {made}, and the model's vision_config has {named} = {taken}: "
+                "put the file that the model was published with beside its weights"
+            )
 
 
 def _processor_of(directory: Path) -> Any:

@@ -84,7 +84,8 @@ def written(path: Path, kind: str = "qwen2_vl", template: str = TEMPLATE) -> Pat
     names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
     config |= dict(zip(names, map(tokenizer.convert_tokens_to_ids, MARKS), strict=True))
     (path / "config.json").write_text(json.dumps(config))
-    (path / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    sizes = {"patch_size": 16} if kind == "qwen3_vl" else {}
+    (path / "preprocessor_config.json").write_text(json.dumps(PROCESSOR | sizes))
     return path
 
 
@@ -263,6 +264,10 @@ def test_what_sees_no_images_is_refused_before_anything_is_trained(tmp_path: Pat
 
     (missing / "preprocessor_config.json").write_text('{"image_processor_type": "NoSuch"}')
     with pytest.raises(TrainerError, match=r"preprocessor_config\.json makes no processor of images"):
+        render([one], missing, 4096)
+
+    (missing / "preprocessor_config.json").write_text(json.dumps(PROCESSOR | {"patch_size": 16}))
+    with pytest.raises(TrainerError, match="has patch_size = 16, and the model's vision_config has patch_size = 14"):
         render([one], missing, 4096)
 
     blind = written(tmp_path / "blind", template=TEMPLATE.replace("<|image_pad|>", ""))
