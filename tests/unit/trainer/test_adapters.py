@@ -1,6 +1,7 @@
 """Adapters against peft's own model, numbers worked out by hand, and the same update of a whole layer."""
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from gymfleet_contracts.recipe import RecipeError
 from gymfleet_contracts.recipe_sections import LoraSection
 from gymfleet_trainer.errors import RunDirectoryError
 from gymfleet_trainer.learning.checkpoint_files import write_kept
+from gymfleet_trainer.model import adapted_policy
 from gymfleet_trainer.model.adapted_policy import AdaptedPolicy
 from gymfleet_trainer.model.adapters import (
     POLICY,
@@ -171,6 +173,47 @@ def test_peft_and_transformers_load_what_is_saved(model_dir: Path, policy: Adapt
     files = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors"}
     assert {path.name for path in (tmp_path / "merged").iterdir()} >= {"config.json", "model.safetensors"}
+
+
+def test_layers_are_merged_one_after_the_other_as_they_are_written(
+    policy: AdaptedPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Tensor]] = []
+    held: list[int] = []
+
+    def counted(layer: AdaptedLinear) -> Tensor:
+        held.append(sum(one() is not None for one in made))
+        merged = merged_weight(layer)
+        made.append(weakref.ref(merged))
+        return merged
+
+    monkeypatch.setattr(adapted_policy, "merged_weight", counted)
+
+    policy.save_pretrained(tmp_path / "merged")
+
+    assert len(made) == len(adapted_layers(policy.hf))
+    assert max(held) <= 1, "the last one, until its parts are written"
+    found = load_file(tmp_path / "merged" / "model.safetensors")
+    for name, layer in adapted_layers(policy.hf).items():
+        assert torch.equal(found[f"{name}.weight"], merged_weight(layer)), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_beside_experts_are_merged_too(dtype: str, tmp_path: Path) -> None:
+    source = save_small_model("qwen3_moe", tmp_path / "source")
+    policy = moved(AdaptedPolicy.adapting(source, SECTION, seed=3, dtype=dtype))
+    assert "experts" not in " ".join(adapted_layers(policy.hf))
+
+    policy.save_pretrained(tmp_path / "merged")
+
+    base, found = load_file(source / "model.safetensors"), load_file(tmp_path / "merged" / "model.safetensors")
+    assert found.keys() == base.keys()
+    layers = adapted_layers(policy.hf)
+    for name, value in base.items():
+        layer = layers.get(name.removesuffix(".weight"))
+        expected = value.to(getattr(torch, dtype)).float() if layer is None else merged_weight(layer)
+        assert torch.equal(found[name], expected), name
+        assert layer is None or not torch.allclose(found[name], value.float(), atol=1e-3)
 
 
 def test_an_adapter_is_published_in_the_engines_dtype(policy: AdaptedPolicy, tmp_path: Path) -> None:

@@ -15,12 +15,15 @@ from gymfleet_trainer.model.adapters import (
     ADAPTER_WEIGHTS,
     POLICY,
     REFERENCE,
+    adapted_layers,
     adapter_tensors,
     add_adapters,
     adds_nothing,
     applied,
     is_adapter,
     merged_name,
+    merged_weight,
+    plain_name,
     read_adapter,
     take,
     write_adapter,
@@ -30,6 +33,7 @@ from gymfleet_trainer.model.loading import outline, read_model, standing_in
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Threads
 from gymfleet_trainer.model.policy_model import PolicyModel, TokenLogprobs, recompute_activations
 from gymfleet_trainer.model.streaming import streamed
+from gymfleet_trainer.model.weight_files import Named
 
 
 class AdaptedPolicy(PolicyModel):
@@ -106,10 +110,24 @@ class AdaptedPolicy(PolicyModel):
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the model with the adapter merged in, like any other model; see `PolicyModel.save_pretrained`."""
 
-        def merged(name: str, value: Tensor) -> tuple[str, Tensor] | None:
+        def plain(name: str, value: Tensor) -> Named | None:
+            return None if is_adapter(name) else (plain_name(name), value)
+
+        def merged(name: str, value: Tensor) -> Named | None:
             return None if is_adapter(name) else merged_name(self.hf, name, value)
 
-        self._write(Path(directory), streamed(self.hf, self.masters, self.ranks, merged))
+        # Whole weights are merged one at a time, as they are written: all together they would be one more model.
+        layers = {layer.get_base_layer().weight.data_ptr(): layer for layer in adapted_layers(self.hf).values()}
+        tensors = [] if self.ranks is not None else list(streamed(self.hf, self.masters, None, plain))
+        if not layers.keys() <= {tensor.data_ptr() for _, tensor in tensors}:  # sharded, or joined with others
+            self._write(Path(directory), streamed(self.hf, self.masters, self.ranks, merged))
+            return
+
+        def completed(tensor: Tensor) -> Tensor:
+            layer = layers.get(tensor.data_ptr())
+            return tensor if layer is None else merged_weight(layer)
+
+        self._write(Path(directory), iter(tensors), completed)
 
     def save_adapter(self, directory: Path, *, dtype: torch.dtype | None = None) -> None:
         """Write only the adapter, in a dtype or as it is. For a sharded model every rank calls this."""

@@ -29,7 +29,7 @@ from gymfleet_trainer.model.recast import RecastLinear, recast_linears
 from gymfleet_trainer.model.streaming import streamed
 from gymfleet_trainer.model.trees import ModelInputs
 from gymfleet_trainer.model.vision import Features, PackedImages
-from gymfleet_trainer.model.weight_files import write_model
+from gymfleet_trainer.model.weight_files import Completed, Named, write_model
 
 MAX_LOGITS = {"cpu": 1 << 25, "cuda": 1 << 28}
 """Logits held at once, by device; more are computed in chunks. A GPU needs large products to stay busy."""
@@ -273,8 +273,9 @@ class PolicyModel(nn.Module):
         """
         self._write(Path(directory), streamed(self.hf, self.masters, self.ranks))
 
-    def _write(self, directory: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-        write_model(directory, self.hf, tensors, self.masters, writes=self.ranks is None or self.ranks.first)
+    def _write(self, directory: Path, tensors: Iterator[Named], completed: Completed | None = None) -> None:
+        writes = self.ranks is None or self.ranks.first
+        write_model(directory, self.hf, tensors, self.masters, writes=writes, completed=completed)
 
 
 class Reference(Protocol):

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +26,7 @@ _DTYPES: Final[dict[torch.dtype, DtypeName]] = {
 }  # fmt: skip
 
 Named = tuple[str, Tensor]
+Completed = Callable[[Tensor], Tensor]
 
 
 def write_model(
@@ -36,6 +37,7 @@ def write_model(
     *,
     writes: bool,
     bucket_bytes: int = _EXPORTED_BYTES,
+    completed: Completed | None = None,
 ) -> None:
     """Write a transformers model, as transformers and vLLM read it; every rank of a sharded model calls this.
 
@@ -46,12 +48,13 @@ def write_model(
         dtype: the dtype of its weights.
         writes: whether this is the rank that writes. The others only exhaust `tensors`, to contribute their shards.
         bucket_bytes: the maximum size of the weights' files.
+        completed: see `write_weights`.
     """
     try:
         if writes:
             directory.mkdir(parents=True, exist_ok=True)
             write_config(model, directory, dtype)
-            write_weights(directory, tensors, bucket_bytes, dtype)
+            write_weights(directory, tensors, bucket_bytes, dtype, completed=completed)
     finally:
         deque(tensors, maxlen=0)  # the other ranks give their shards, also when the first could not write
 
@@ -68,12 +71,24 @@ def write_config(model: Any, directory: Path, dtype: torch.dtype) -> None:
 
 
 def write_weights(
-    directory: Path, tensors: Iterable[Named], bucket_bytes: int, dtype: torch.dtype | None = None
+    directory: Path,
+    tensors: Iterable[Named],
+    bucket_bytes: int,
+    dtype: torch.dtype | None = None,
+    *,
+    completed: Completed | None = None,
 ) -> WeightsManifest:
     """Write the tensors in buckets of at most `bucket_bytes`, with an index if there are several, and the manifest.
 
-    Floating-point tensors are written in `dtype`, if it is given. A larger tensor gets its own bucket. Tensors are cast
-    and copied a few MiB at a time, several buckets at once.
+    A larger tensor gets its own bucket. Tensors are cast and copied a few MiB at a time, several buckets at once.
+
+    Args:
+        directory: the directory to write to.
+        tensors: names and tensors; those of a bucket are held until it is written.
+        bucket_bytes: the maximum size of a file.
+        dtype: the dtype of floating-point tensors; by default each keeps its own.
+        completed: returns what to write instead of a tensor, in its shape and, unless `dtype` is given, in its dtype.
+            It is called in several threads, just before the tensor is written, so that few results exist at a time.
     """
     buckets: list[Bucket] = []
     writing: deque[Future[Bucket]] = deque()
@@ -81,7 +96,7 @@ def write_weights(
         for number, named in enumerate(in_buckets(tensors, bucket_bytes, dtype), 1):
             if len(writing) == _WRITERS:
                 buckets.append(writing.popleft().result())
-            writing.append(pool.submit(_write, directory / f"model-{number:05d}.safetensors", named, dtype))
+            writing.append(pool.submit(_write, directory / f"model-{number:05d}.safetensors", named, dtype, completed))
         buckets += [one.result() for one in writing]
     names = {one.file: _final_name(number, len(buckets)) for number, one in enumerate(buckets, 1)}
     for written, final in names.items():
@@ -118,7 +133,7 @@ def _written_as(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
 
 
-def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
+def _write(file: Path, named: list[Named], dtype: torch.dtype | None, completed: Completed | None) -> Bucket:
     # Elements of 8 bytes first, then of 4, and so on: each then begins at a multiple of its size.
     ordered = sorted(named, key=lambda one: -_written_as(one[1], dtype).itemsize)
     stored: list[StoredTensor] = []
@@ -135,7 +150,8 @@ def _write(file: Path, named: list[Named], dtype: torch.dtype | None) -> Bucket:
         stream.write(bucket.header())
         for _, tensor in ordered:
             kind = _written_as(tensor, dtype)
-            for part in torch.split(tensor.detach().contiguous().view(-1), _COPIED):
+            written = tensor if completed is None else completed(tensor)
+            for part in torch.split(written.detach().contiguous().view(-1), _COPIED):
                 data = part.to(kind).cpu().view(torch.uint8)
                 summed.add(data)
                 data.numpy().tofile(stream)
