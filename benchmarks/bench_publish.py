@@ -1,7 +1,7 @@
 """The costs of publishing and keeping a model of half a billion parameters: bytes, seconds per step, memory.
 
-`gymfleet train` takes two steps with a random model, and two with adapters on it, with an engine that uses no
-processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the version to be
+`gymfleet train` takes two steps with a random model, and two with adapters on it, computed in bfloat16, with an engine
+that uses no processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the version to be
 published, and for the checkpoint only if it is still being written before the next update. The probe's passes are kept
 short; on a GPU they take no noticeable time. Memory is the peak of the trainer's process, compared with the output of
 `gymfleet plan` for the same recipe.
@@ -49,6 +49,7 @@ _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _LORA: Final = "lora = { rank = 16, alpha = 32.0 }"
 _RECIPE: Final = """
 name = "publish"
+trainer_dtype = "DTYPE"
 [[environments]]
 name = "maze"
 [model]

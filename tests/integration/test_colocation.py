@@ -12,6 +12,7 @@ from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import Stalled
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.publish import colocation
 from gymfleet_trainer.publish.colocation import engines_asleep
@@ -61,7 +62,7 @@ class Learner(Model):
 
     def update(self, *_: Any) -> dict[str, float]:
         self._note("update")
-        return {"num_updates": 1, "num_nonfinite": 0, "grad_norm": 1.0}
+        return {"num_updates": 1, "num_nonfinite": 0, "grad_norm": 1.0, CHECKPOINT_WAIT: 0.0}
 
     def release_memory(self) -> None:
         self._note("release")
@@ -75,6 +76,10 @@ class Learner(Model):
 
     def finish_checkpoint(self) -> float:
         return 0.0
+
+    @property
+    def finishes_apart(self) -> bool:
+        return True
 
 
 def run_of(recipe: Recipe, trainer: Trainer, learner: Learner, worker: TorchThread) -> RunContext:
@@ -135,7 +140,7 @@ async def test_engines_sleep_during_the_update_and_are_awake_for_the_version(
     during = "asleep" if colocated else "awake"
     released = [f"release: {during}"] if colocated else []
     assert learner.saw == [
-        f"parity: {during}", f"update: {during}", *released, "checkpoint: awake", "publish: awake",
+        f"parity: {during}", f"update: {during}", *released, "publish: awake", "checkpoint: awake",
     ]  # fmt: skip
     slept = ["sleep", "wake"] if colocated else []
     assert site.worlds[ONE].engines[0].did == ["load v000001", *slept, "load v000002"]

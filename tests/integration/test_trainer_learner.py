@@ -11,6 +11,7 @@ from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import VersionSpan
 from gymfleet_trainer.distributed.row_files import RowFile
 from gymfleet_trainer.learning.learner import LocalLearner
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.run.group_planner import PlannedGroup
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.stages.reinforce import Reinforce
@@ -106,7 +107,7 @@ def slow_rows(monkeypatch: pytest.MonkeyPatch) -> Event:
         pytest.param({**RL, "algorithm": "ppo", "critic": {"optimizer": {"learning_rate": 1e-3}}}, id="ppo"),
     ],
 )
-def test_an_update_waits_for_a_checkpoint_that_is_being_written(
+def test_an_update_waits_for_a_checkpoint_before_it_changes_what_is_being_written(
     tiny_model: Path, tmp_path: Path, rl: dict[str, Any], slow_rows: Event
 ) -> None:
     recipe = make_recipe(rl=rl)
@@ -119,8 +120,9 @@ def test_an_update_waits_for_a_checkpoint_that_is_being_written(
     with ThreadPoolExecutor(1) as executor:
         update = executor.submit(undisturbed.update, make_groups(recipe, 1), fresh)
         assert wait([update], timeout=2).not_done, "it would change what is not written yet"
+        assert any(one.grad is not None for one in undisturbed._model.parameters()), "it has learned meanwhile"
         slow_rows.set()
-        update.result()
+        assert update.result()[CHECKPOINT_WAIT] > 1
     undisturbed.finish_checkpoint()
 
     restored = LocalLearner(recipe, str(tiny_model), tmp_path / "references")

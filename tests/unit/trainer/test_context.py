@@ -155,8 +155,8 @@ class Deliveries:
 class SlowWrite:
     """A learner that writes until it is told to stop, and then well or not."""
 
-    def __init__(self) -> None:
-        self.written, self.failure = Event(), ""
+    def __init__(self, *, finishes_apart: bool) -> None:
+        self.written, self.failure, self.finishes_apart = Event(), "", finishes_apart
 
     def begin_checkpoint(self, directory: Path) -> None:
         (directory / "weights").touch()
@@ -168,18 +168,22 @@ class SlowWrite:
         return 2.5
 
 
-def writing(path: Path, worker: TorchThread) -> tuple[RunContext, Deliveries, SlowWrite]:
-    """A run that has begun a checkpoint at step 1, which contains group a."""
-    run, deliveries, learner = context(RunDirectory(path), "x.jsonl"), Deliveries(), SlowWrite()
+def writing(
+    path: Path, worker: TorchThread, *, finishes_apart: bool = False
+) -> tuple[RunContext, Deliveries, SlowWrite]:
+    """A run at step 1 that is about to write a checkpoint, which contains group a."""
+    run, deliveries = context(RunDirectory(path), "x.jsonl"), Deliveries()
+    learner = SlowWrite(finishes_apart=finishes_apart)
     run.state, run.checkpoints = RunState(run_id="run-1", recipe_hash="h", step=1), Checkpoints(path / "c", keep=2)
     run.collector, run.learner, run.worker = deliveries, learner, worker  # type: ignore[assignment]
     return run, deliveries, learner
 
 
-def test_what_a_checkpoint_contains_is_acknowledged_once_it_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("finishes_apart", [False, True])
+def test_what_a_checkpoint_contains_is_acknowledged_once_it_is_written(tmp_path: Path, finishes_apart: bool) -> None:
     async def go() -> None:
         with TorchThread(1) as worker:
-            run, deliveries, learner = writing(tmp_path, worker)
+            run, deliveries, learner = writing(tmp_path, worker, finishes_apart=finishes_apart)
             await run.begin_checkpoint()
             run.commit_checkpoint()
             run.state.step = 2
@@ -195,6 +199,25 @@ def test_what_a_checkpoint_contains_is_acknowledged_once_it_is_written(tmp_path:
             assert (last[1].step, deliveries.acknowledged) == (1, {"a"}), "as it was when the checkpoint began"
             assert run.state.seconds["checkpoint_write"] == 2.5
             assert 0 < run.state.seconds["checkpoint"] < 60
+
+    asyncio.run(go())
+
+
+def test_a_learner_that_finishes_apart_updates_meanwhile_and_what_it_waited_is_counted(tmp_path: Path) -> None:
+    async def go() -> None:
+        with TorchThread(1) as worker:
+            run, _, learner = writing(tmp_path, worker, finishes_apart=True)
+            await run.begin_checkpoint()
+            run.commit_checkpoint()
+            await asyncio.sleep(0.05)
+
+            await asyncio.wait_for(worker.run(lambda: None), 30)
+            assert run.checkpoints.latest() is None
+
+            learner.written.set()
+            await run.settle_checkpoint(100.0)
+            assert run.checkpoints.latest() is not None
+            assert 100 < run.state.seconds["checkpoint"] < 160
 
     asyncio.run(go())
 

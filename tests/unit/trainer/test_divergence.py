@@ -11,6 +11,7 @@ from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions
 from gymfleet_trainer.errors import Diverged
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.run.divergence import DivergenceWatch
 from structlog.testing import capture_logs
 
@@ -99,16 +100,16 @@ def test_a_run_ends_after_as_many_steps_as_its_recipe_says(max_diverged_steps: i
     def update(*_: Any) -> dict[str, float]:
         run.collector.train()
         updates.append(run.state.step)
-        return dict(REFUSED)
+        return {**REFUSED, CHECKPOINT_WAIT: 0.0}
 
-    async def checkpoint() -> None:
+    async def checkpoint(*_: float) -> None:
         pass
 
     async def publish() -> None:
         run.state.version += 1
         run.state.ages[run.state.version] = run.state.age
 
-    run.learner = SimpleNamespace(update=update, batch_parity=lambda *_: None)
+    run.learner = SimpleNamespace(update=update, batch_parity=lambda *_: None, finishes_apart=True)
     run.publisher = SimpleNamespace(adopt_probe=lambda *_: None)
     run.directory.trajectories = lambda *_: None
     run.lap = lambda *_: None

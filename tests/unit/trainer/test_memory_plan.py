@@ -412,3 +412,22 @@ def test_publishing_may_take_more_than_an_update(tmp_path: Path) -> None:
     copied = found["weights"]
     assert found["more while publishing"] == copied - found["gradients"] - found["activations"] > 0
     assert "more while publishing" not in parts(same)
+
+
+def test_loading_may_take_more_than_an_update_on_a_cpu(tmp_path: Path) -> None:
+    save_small_model("llama", tmp_path)
+    stages = [REINFORCE | {"tokens_per_microbatch": 64}]
+    changes: dict[str, Any] = {
+        "model": {"path": str(tmp_path), "lora": ADAPTERS}, "rollout": {"limits": {"max_context_tokens": 8}},
+        "inference": {"dtype": "bfloat16", "max_model_len": 64}, "trainer_dtype": "bfloat16",
+    }  # fmt: skip
+    coarse = planned("1xcpu", stages, **changes)
+    whole = planned("1xcpu", stages, **changes | {"model": {"path": str(tmp_path)}})
+    shared = planned("1xcpu", stages, **changes, trainer={"workers": 2})
+
+    found = parts(coarse)
+    more = found["more while loading"]
+    update = sum(size for what, size in found.items() if what not in ("more while loading", "process"))
+    assert more == 4 * coarse.num_parameters + found["weights"] - update > 0, "files in float32 are mapped"
+    for other in (whole, shared, planned("2xh100", stages, **changes)):
+        assert "more while loading" not in parts(other)

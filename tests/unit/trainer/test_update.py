@@ -57,6 +57,19 @@ def engine(model: PolicyModel, rl: ReinforceOptions, **options: Any) -> UpdateEn
     return UpdateEngine(model, algorithm_of(rl), rl, **options)
 
 
+def test_a_state_that_is_being_written_does_not_follow_what_prepare_changes(
+    model: PolicyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updater = engine(model, ReinforceOptions())
+    mean = torch.zeros(2)
+    monkeypatch.setattr(updater.algorithm, "state_dict", lambda: {"mean": mean})
+
+    state = updater.state_dict()
+    mean += 1
+
+    assert state["algorithm"]["mean"].tolist() == [0, 0]
+
+
 def prepared_by(updater: UpdateEngine, rows: list[TrainSequence]) -> list[TrainSequence]:
     return updater.algorithm.prepare(rows, updater)
 

@@ -131,6 +131,11 @@ class RemoteLearner:
         seconds: float = self._call("finish_checkpoint")
         return seconds
 
+    @property
+    def finishes_apart(self) -> bool:
+        """See `Learner`. The ranks make each call together, one after the other."""
+        return False
+
     def load_checkpoint(self, directory: Path) -> None:
         """See `Learner`."""
         self._call("load_checkpoint", directory)

@@ -3,6 +3,7 @@
 It knows no algorithm: the algorithm defines the rows, the worth of their tokens, and the loss.
 """
 
+import copy
 import math
 import random
 import time
@@ -23,6 +24,7 @@ from gymfleet_trainer.learning.algorithm import (
 from gymfleet_trainer.learning.losses import GlobalCounts
 from gymfleet_trainer.learning.metrics import Totals
 from gymfleet_trainer.learning.options import UpdateOptions
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
@@ -51,6 +53,7 @@ class UpdateEngine(Models):
         temperature: float = 1.0,
         reference: Reference | None = None,
         sampler_is_exact: bool = False,
+        before_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Take the policy to train.
 
@@ -64,12 +67,16 @@ class UpdateEngine(Models):
                 algorithm needs one and none is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows already
                 carry their old log-probabilities, which need not be computed again.
+            before_change: called before anything changes that `state_dict` returns, or the weights; it may wait.
         """
         self.model = model
         self.algorithm = algorithm
         self.section = section
         self.temperature = temperature
         self.sampler_is_exact = sampler_is_exact
+        self._before_change = before_change
+        self._waited_s = 0.0
+        """Seconds that the current batch has waited in `before_change`."""
         self.num_batches = 0
         """Batches trained on so far."""
         per_step = section.updates_per_step * section.epochs_per_step
@@ -93,7 +100,7 @@ class UpdateEngine(Models):
         Returns the metrics of the update: those of the engine, and those that the algorithm's losses reported.
         Raises ValueError for rows that the algorithm cannot learn from.
         """
-        started = time.perf_counter()
+        started, self._waited_s = time.perf_counter(), 0.0
         epochs = [self._split(rows) for _ in range(self.section.epochs_per_step)]
         prepared = self._with_old_logprobs(self._prepared(rows), epochs)
         totals = Totals()
@@ -101,6 +108,7 @@ class UpdateEngine(Models):
             self._update_part(prepared, part, totals, weights_untouched=number == 0)
         self._count_missed(totals)
         reported = totals.reported()
+        self._wait()  # an algorithm may have state of its own, also where no update was made
         self.algorithm.after_batch(self.num_batches, self, reported)
         self.num_batches += 1
         if self.reference is not None and self.algorithm.refreshes_reference(self.num_batches):
@@ -117,7 +125,8 @@ class UpdateEngine(Models):
             "num_updates": int(totals.get("updates")),
             "num_nonfinite": int(totals.get("nonfinite")),
             **({} if self.critic is None else {"value_grad_norm": totals.mean("value_grad_norm", "value_updates")}),
-            "update_s": time.perf_counter() - started,
+            "update_s": time.perf_counter() - started - self._waited_s,
+            CHECKPOINT_WAIT: self._waited_s,
         }
 
     def batch_parity(self, rows: Sequence[TrainSequence]) -> float:
@@ -160,7 +169,7 @@ class UpdateEngine(Models):
             "optimizer": self.optimizer.state_dict(),
             "rng": self._rng.getstate(),
             "num_batches": self.num_batches,
-            "algorithm": self.algorithm.state_dict(),
+            "algorithm": copy.deepcopy(self.algorithm.state_dict()),  # `prepare` may change it at once
             "reference_is_refreshed": self.reference_is_refreshed,
         }
         if self.critic is not None and self.critic_optimizer is not None:
@@ -280,7 +289,13 @@ class UpdateEngine(Models):
         more = self.critic_optimizer.parameters if self.critic_optimizer and Trained.CRITIC in trained else []
         return [*own, *more]
 
+    def _wait(self) -> None:
+        started = time.perf_counter()
+        self._before_change()
+        self._waited_s += time.perf_counter() - started
+
     def _step(self, trained: frozenset[Trained], totals: Totals) -> None:
+        self._wait()
         if Trained.POLICY in trained:
             learning_rate = self.optimizer.learning_rate
             totals.add_step(self.optimizer.step(), learning_rate)

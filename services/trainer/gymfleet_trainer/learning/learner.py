@@ -44,7 +44,7 @@ from gymfleet_trainer.learning.options import (
     SupervisedOptions,
 )
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
-from gymfleet_trainer.learning.protocol import Training
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT, Training
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sampled_tokens import own_tokens, unweighted
 from gymfleet_trainer.learning.sft_update import SftUpdater
@@ -166,7 +166,6 @@ class LocalLearner:
 
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
-        self._stand_still()
         engine = self._engine()
         episodes: list[list[ScoredTrajectory]] = [list(group.trajectories) for group in groups]
         told: dict[str, Any] = {}
@@ -186,7 +185,9 @@ class LocalLearner:
         self._stand_still()
         engine = self._engine()
         with blamed(engine.algorithm):
-            return engine.update(self._images.rows(rows))
+            told: dict[str, Any] = engine.update(self._images.rows(rows))
+        del told[CHECKPOINT_WAIT]  # there was none
+        return told
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass of a reward model over its rows, in an order that depends on the same as in `sft_epoch`."""
@@ -338,10 +339,16 @@ class LocalLearner:
         together(self._ranks, lambda: seconds.append(writing.result()))
         return seconds[0]
 
+    @property
+    def finishes_apart(self) -> bool:
+        """See `Learner`."""
+        return self._ranks is None
+
     def _stand_still(self) -> None:
         """Wait for any checkpoint that is being written from the weights and moments, as they are about to change."""
-        if self._writing is not None:
-            self._writing.wait()
+        writing = self._writing  # another thread may finish it
+        if writing is not None:
+            writing.wait()
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""
@@ -471,6 +478,7 @@ class LocalLearner:
                 temperature=sampling.temperature if isinstance(rl, ReinforceOptions) else 1.0,
                 reference=self._reference_policy() if Need.REFERENCE in algorithm.needs else None,
                 sampler_is_exact=exact,
+                before_change=self._stand_still,
             )
             if "rl" in self._restored:
                 self._rl.load_state_dict(self._restored.pop("rl"))

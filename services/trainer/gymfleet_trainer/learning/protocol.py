@@ -1,11 +1,12 @@
 """The learner's interface to the training loop, whether it is in this process or spread over workers.
 
-Every method blocks; all but `vocab_size` are called in the torch thread.
+Every method blocks; all are called in the torch thread, except for the properties, and for `finish_checkpoint` where
+`finishes_apart` says so.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -22,6 +23,8 @@ from gymfleet_trainer.run.groups import Group
 
 Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
 """How a stage trains."""
+CHECKPOINT_WAIT: Final = "checkpoint_wait_s"
+"""What `Learner.update` returns beside its metrics: the seconds that it waited for a checkpoint to be written."""
 
 
 class Learner(Protocol):
@@ -100,6 +103,13 @@ class Learner(Protocol):
 
     def finish_checkpoint(self) -> float:
         """Wait for the write that `begin_checkpoint` began, and return its duration in seconds. Raises its error."""
+
+    @property
+    def finishes_apart(self) -> bool:
+        """Return whether any thread may call `finish_checkpoint`, also while `update` runs.
+
+        `update` then waits for the write itself, before it changes anything.
+        """
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""

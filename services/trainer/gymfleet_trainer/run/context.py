@@ -102,13 +102,17 @@ class RunContext:
     def commit_checkpoint(self) -> None:
         """Make a begun checkpoint, if any, the last one as soon as it is written.
 
-        Call it once nothing is left that must not wait for the write, because the torch thread waits for it.
+        Call it once nothing is left that must not wait for the write: of a learner that does not finish apart, the
+        torch thread waits for it.
         """
         if self._begun is not None:
             self._task(self._begun)
 
-    async def settle_checkpoint(self) -> None:
-        """Wait until a begun checkpoint is the last one. Call it before the weights change.
+    async def settle_checkpoint(self, waited_s: float = 0.0) -> None:
+        """Wait until a begun checkpoint is the last one. Call it before the weights change, unless `update` waits.
+
+        Args:
+            waited_s: seconds that the run has already waited for it.
 
         Raises:
             CheckpointFailed: its write failed. The last checkpoint is intact.
@@ -119,7 +123,7 @@ class RunContext:
             return
         write_s = await self._task(begun)
         self._begun = self._committing = None
-        blocked_s = begun.blocked_s + time.monotonic() - started
+        blocked_s = begun.blocked_s + waited_s + time.monotonic() - started
         self.state.spend("checkpoint", blocked_s)
         self.directory.metric(
             "checkpoint", stage=begun.stage, step=begun.step, blocked_s=round(blocked_s, 4), write_s=round(write_s, 4)
@@ -137,7 +141,8 @@ class RunContext:
         return self._committing
 
     async def _commit(self, begun: _Begun) -> float:
-        path, write_s = await self.worker.run(self._committed)
+        apart = self.learner.finishes_apart
+        path, write_s = await (asyncio.to_thread(self._committed) if apart else self.worker.run(self._committed))
         acknowledged = await self.collector.acknowledge(begun.settled)
         self.state.spend("checkpoint_write", write_s)
         HELD.set(self.collector.num_held)

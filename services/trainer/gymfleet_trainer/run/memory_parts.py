@@ -72,6 +72,8 @@ class Counter:
     devices: Devices
     config: Any
     size: ModelSize
+    stored: torch.dtype
+    """The dtype of the model's files."""
     threads: int
     known: dict[tuple[object, ...], int] = field(default_factory=dict)
     """Bytes of activations that were counted already."""
@@ -132,7 +134,8 @@ class Counter:
         free = gradients + sum(part.size_bytes for part in passing)
         more = [] if isinstance(options, RewardModelOptions) else list(self._while_publishing(options, free))
         resting = self._resting(options, resident) + kept
-        return WorkerParts((*resident, *offered, *passing, *more), resting_bytes=resting)
+        parts = (*resident, *offered, *passing, *more)
+        return WorkerParts((*parts, *self._while_loading(parts)), resting_bytes=resting)
 
     def _offered(self) -> Iterator[Part]:
         """Yield the version that the trainer keeps on its GPU for engines to load: see `CudaIpc`."""
@@ -197,6 +200,18 @@ class Counter:
         if self.on_gpu:
             return 0
         return sum(one.nbytes for name, one in policy.named_parameters() if ".lora_" in name and one.requires_grad)
+
+    def _while_loading(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the main memory that loading the weights takes beyond that of an update: their files are mapped.
+
+        Several workers read only their rows, and what is trained whole has moments that take more.
+        """
+        if self.on_gpu or self.recipe.trainer.workers > 1:
+            return
+        files = self.size.total * self.stored.itemsize
+        loading = files + next(part.size_bytes for part in parts if part.what in ("weights", "policy"))
+        if (more := loading - sum(part.size_bytes for part in parts)) > 0:
+            yield Part("more while loading", more, "a model whose files are in bfloat16")
 
     def _while_publishing(self, options: Any, free: int) -> Iterator[Part]:
         """Yield the memory that publishing takes beyond the `free` bytes that an update leaves to it."""

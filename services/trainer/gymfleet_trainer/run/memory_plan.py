@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import torch
 from gymfleet_contracts.recipe import Recipe
 
 from gymfleet_trainer.learning.options import RewardModelOptions, SupervisedOptions
@@ -102,7 +103,8 @@ def memory_plan(recipe: Recipe, devices: Devices, *, threads: int = 1) -> Memory
         PluginError, RecipeError: the recipe cannot be run.
     """
     config, name = _config(recipe)
-    plan = Counter(recipe, devices, config, ModelSize.of(empty_model(config)), threads)
+    stored = _dtype_of(config)  # before a model that is made from the config changes it
+    plan = Counter(recipe, devices, config, ModelSize.of(empty_model(config)), stored, threads)
     trained = [(stage, plan.worker(stage)) for stage in _that_train(stages_of(recipe))]
     stage, parts = max(trained, key=lambda one: one[1].size_bytes, default=(None, WorkerParts(())))
     num_workers = recipe.trainer.workers if stage is not None else 0
@@ -135,6 +137,13 @@ def _config(recipe: Recipe) -> tuple[Any, str]:
     path = str(recipe.model.path)
     examine(path, context=longest)
     return config_of(path), path
+
+
+def _dtype_of(config: Any) -> torch.dtype:
+    """Return the dtype of the model's files."""
+    named = config.get_text_config().dtype or config.dtype or torch.float32
+    found: torch.dtype = getattr(torch, named) if isinstance(named, str) else named
+    return found
 
 
 def _that_train(stages: Sequence[Stage[Any]]) -> list[Stage[Any]]:

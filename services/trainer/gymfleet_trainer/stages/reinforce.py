@@ -1,4 +1,4 @@
-"""Reinforcement learning: request groups in advance, collect them, update, checkpoint, acknowledge, publish."""
+"""Reinforcement learning: request groups in advance, collect them, update, publish, checkpoint, acknowledge."""
 
 import time
 from collections import Counter
@@ -19,6 +19,7 @@ from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Algorithm, Need, Trained, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
+from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS, TOLERANCE
 from gymfleet_trainer.publish.tolerance import calibrated, tolerance
 from gymfleet_trainer.run.batch import (
@@ -202,10 +203,13 @@ class Steps:
         async with run.engines_aside():
             await self._check_batch(groups)
             run.publisher.adopt_probe(state, [s for group in groups for s in group.trajectories])
-            await run.settle_checkpoint()  # the weights stand still while it is written
+            if not run.learner.finishes_apart:
+                await run.settle_checkpoint()  # the weights stand still while it is written
             updating = time.monotonic()
             update = await run.worker.run(run.learner.update, groups, state.staleness)
-            update_s = time.monotonic() - updating
+            waited_s = update.pop(CHECKPOINT_WAIT)
+            update_s = time.monotonic() - updating - waited_s
+            await run.settle_checkpoint(waited_s)
         for group in groups:
             state.trained.append(group.group_id)
             self._close(group.group_id)
@@ -217,8 +221,8 @@ class Steps:
         self._record(groups, metrics | self._selected() | update, version)
         self._watch.look_at(update, groups)
         run.lap(self._stage.name)
+        await run.publish()  # first, as engines wait for it; the checkpoint is written beside the next batch
         await self._checkpoint_if_due()
-        await run.publish()
         run.commit_checkpoint()
         run.reporter.advance(state.done, metrics={"success": metrics["success"], "reward": metrics["reward_mean"]})
 
