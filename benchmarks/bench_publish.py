@@ -1,9 +1,9 @@
 """The costs of publishing and keeping a model of half a billion parameters: bytes, seconds per step, memory.
 
-`gymfleet train` takes two steps with a random model, and two with adapters on it, computed in bfloat16, with an engine
+`gymfleet train` takes three steps with a random model, and three with adapters on it, computed in bfloat16, with an engine
 that uses no processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the version to be
-published, and for the checkpoint only if it is still being written before the next update. The probe's passes are kept
-short; on a GPU they take no noticeable time. Memory is the peak of the trainer's process, compared with the output of
+published, and for the last step's checkpoint if it is still being written when the update changes the weights. The
+probe's passes are kept short; on a GPU they take no noticeable time. Memory is the peak of the trainer's process, compared with the output of
 `gymfleet plan` for the same recipe.
 """
 
@@ -26,6 +26,7 @@ from gymfleet_contracts.weights import MANIFEST, WeightsManifest
 from gymfleet_trainer.learning.learner import MODEL, LocalLearner
 from gymfleet_trainer.model.adapters import ADAPTER, ADAPTER_WEIGHTS
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from benchmarks.bench_stack import ROOT, training
 from benchmarks.command import BenchmarkCommand, Size
@@ -36,7 +37,7 @@ from benchmarks.stacks import Kind, LocalFleet
 SIZES: Final = {
     "hidden": Size(1024, smoke=256, help="width of the model, a multiple of 128"),
     "layers": Size(31, smoke=2),
-    "steps": Size(2, smoke=2),
+    "steps": Size(3, smoke=2),
 }
 RUNS: Final = ROOT / "runs" / "bench-publish"
 LIMIT_S: Final = 3600.0
@@ -45,6 +46,7 @@ BLOCKED_S: Final = 2.0
 ADAPTER_S: Final = 0.1
 MERGED: Final = 1e-4
 OFF_BY: Final = 0.1
+WEIGHTS: Final = "model.safetensors"
 _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _LORA: Final = "lora = { rank = 16, alpha = 32.0 }"
 _RECIPE: Final = """
@@ -92,14 +94,27 @@ class Trained:
     """The lines of its metrics."""
 
     def of_steps(self, kind: str, key: str) -> float:
-        """Return the mean over its steps, without the version at the start and the last checkpoint of a stage."""
+        """Return the mean over its steps, without the version at the start."""
+        return mean(self._by_step(kind, key))
+
+    def _by_step(self, kind: str, key: str) -> list[float]:
         found = {line["step"]: float(line[key]) for line in self.lines if line["kind"] == kind and line["step"]}
-        return mean(found.values())
+        return [found[step] for step in sorted(found)]
+
+    @property
+    def checkpoint_s(self) -> float:
+        """Seconds that a step waits for the checkpoint before it."""
+        return mean(self._by_step("checkpoint", "blocked_s")[:-1])
+
+    @property
+    def last_checkpoint_s(self) -> float:
+        """Seconds that the stage waits for its last checkpoint, after its last step."""
+        return self._by_step("checkpoint", "blocked_s")[-1]
 
     @property
     def blocked_s(self) -> float:
         """Seconds that a step waits for its version and its checkpoint."""
-        return self.of_steps("publish", "seconds") + self.of_steps("checkpoint", "blocked_s")
+        return self.of_steps("publish", "seconds") + self.checkpoint_s
 
     @property
     def checkpoint(self) -> Path:
@@ -135,8 +150,8 @@ def measure(options: argparse.Namespace) -> list[Row]:
     )
     whole = trained("whole", scratch, options.steps)
     rows = [*of_versions(whole), *of_seconds(whole), *of_memory("all weights", whole)]
-    base = f'path = "{whole.path / MODEL_INIT}"'
-    adapted = trained("adapters", f"{base}\n{_LORA}", options.steps)
+    base = whole.path / MODEL_INIT
+    adapted = trained("adapters", f'path = "{base}"\n{_LORA}', options.steps)
     return [*rows, *of_adapters(adapted, base)]
 
 
@@ -192,7 +207,7 @@ def of_versions(run: Trained) -> list[Row]:
     manifest = WeightsManifest.model_validate_json((version / MANIFEST).read_text(encoding="utf-8"))
     data = sum(bucket.size_bytes for bucket in manifest.buckets)
     everything = sum(file.stat().st_size for file in version.iterdir())
-    with safe_open(run.path / MODEL / "model.safetensors", framework="pt") as file:  # as the run left it, in float32
+    with safe_open(run.path / MODEL / WEIGHTS, framework="pt") as file:  # as the run left it, in float32
         numbers = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
     return [
         Row.of("parameters", numbers / 1e6, "million"),
@@ -206,7 +221,8 @@ def of_seconds(run: Trained) -> list[Row]:
     return [
         Row.of("a step waits for version and checkpoint", run.blocked_s, "s", goal=BLOCKED_S, lower_is_better=True),
         *_publishing(run),
-        Row.of("  the checkpoint: waited for", run.of_steps("checkpoint", "blocked_s"), "s"),
+        Row.of("  the checkpoint: waited for", run.checkpoint_s, "s"),
+        Row.of("  the last one: waited for at the end of the stage", run.last_checkpoint_s, "s"),
         Row.of("  the checkpoint: written beside the next batch", run.of_steps("checkpoint", "write_s"), "s"),
         Row.of("  the update", run.of_steps("rl_step", "update_s"), "s"),
     ]
@@ -230,7 +246,7 @@ def of_memory(what: str, run: Trained) -> list[Row]:
     ]
 
 
-def of_adapters(run: Trained, base: str) -> list[Row]:
+def of_adapters(run: Trained, base: Path) -> list[Row]:
     """Return the figures on parameters, bytes, seconds and log-probabilities of adapters."""
     with safe_open(run.checkpoint / MODEL / ADAPTER_WEIGHTS, framework="pt") as file:
         numbers = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - it is no mapping
@@ -248,13 +264,22 @@ def of_adapters(run: Trained, base: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def difference(run: Trained, base: str) -> float:
-    """Return the largest difference in log-probability between adapter and merged model, both in float32."""
-    model = run.path / MODEL
+def difference(run: Trained, base: Path) -> float:
+    """Return the largest difference in log-probability between adapter and merged model, both in float32.
+
+    The adapter is added to the base as it was held in training, in bfloat16.
+    """
+    model, held = run.path / MODEL, RUNS / "held"
+    shutil.copytree(base, held)
+    weights = load_file(held / WEIGHTS)
+    save_file({name: one.bfloat16().float() for name, one in weights.items()}, held / WEIGHTS, {"format": "pt"})
     generator = torch.Generator().manual_seed(0)
     prompts, samples = (torch.randint(3, 200, (2, 16), generator=generator).tolist() for _ in range(2))
     said_by = []
-    for name, section, start in (("adapter", f"{base}\n{_LORA}", model), ("merged", f'path = "{model}"', None)):
+    for name, section, start in (
+        ("adapter", f'path = "{held}"\n{_LORA}', model),
+        ("merged", f'path = "{model}"', None),
+    ):
         recipe = load_recipe(Path(written(name, section, 1, dtype="float32")))
         learner = LocalLearner(recipe, str(recipe.model.path), RUNS / "references")
         if start is not None:

@@ -35,11 +35,12 @@ def test_a_step_waits_for_both_and_the_first_version_is_of_no_step(tmp_path: Pat
     rows = {row.name.strip(): row for row in of_seconds(trained(tmp_path))}
 
     waits = rows["a step waits for version and checkpoint"]
-    assert (waits.value, waits.goal, waits.met) == (1.5 + 0.5, 2.0, True)
+    assert (waits.value, waits.goal, waits.met) == (1.5 + 0.25, 2.0, True)
     assert rows["the version: written"].value == 0.5
     assert rows["the version: checked and read by the engine"].value == 0.25
     assert rows["the version: the trainer's pass over the probe"].value == 0.125
-    assert rows["the checkpoint: waited for"].value == 0.5
+    assert rows["the checkpoint: waited for"].value == 0.25, "no step waits for the last one"
+    assert rows["the last one: waited for at the end of the stage"].value == 0.75
     assert rows["the checkpoint: written beside the next batch"].value == 10.0
 
 

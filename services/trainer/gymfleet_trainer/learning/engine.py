@@ -24,7 +24,6 @@ from gymfleet_trainer.learning.algorithm import (
 from gymfleet_trainer.learning.losses import GlobalCounts
 from gymfleet_trainer.learning.metrics import Totals
 from gymfleet_trainer.learning.options import UpdateOptions
-from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.model.batching import PackedBatch, TrainSequence
 from gymfleet_trainer.model.critic import ValueModel
 from gymfleet_trainer.model.microbatches import MicrobatchExecutor, Sums
@@ -75,8 +74,8 @@ class UpdateEngine(Models):
         self.temperature = temperature
         self.sampler_is_exact = sampler_is_exact
         self._before_change = before_change
-        self._waited_s = 0.0
-        """Seconds that the current batch has waited in `before_change`."""
+        self.waited_s = 0.0
+        """Seconds that the last batch has waited in `before_change`."""
         self.num_batches = 0
         """Batches trained on so far."""
         per_step = section.updates_per_step * section.epochs_per_step
@@ -100,7 +99,7 @@ class UpdateEngine(Models):
         Returns the metrics of the update: those of the engine, and those that the algorithm's losses reported.
         Raises ValueError for rows that the algorithm cannot learn from.
         """
-        started, self._waited_s = time.perf_counter(), 0.0
+        started, self.waited_s = time.perf_counter(), 0.0
         epochs = [self._split(rows) for _ in range(self.section.epochs_per_step)]
         prepared = self._with_old_logprobs(self._prepared(rows), epochs)
         totals = Totals()
@@ -125,8 +124,7 @@ class UpdateEngine(Models):
             "num_updates": int(totals.get("updates")),
             "num_nonfinite": int(totals.get("nonfinite")),
             **({} if self.critic is None else {"value_grad_norm": totals.mean("value_grad_norm", "value_updates")}),
-            "update_s": time.perf_counter() - started - self._waited_s,
-            CHECKPOINT_WAIT: self._waited_s,
+            "update_s": time.perf_counter() - started - self.waited_s,
         }
 
     def batch_parity(self, rows: Sequence[TrainSequence]) -> float:
@@ -292,7 +290,7 @@ class UpdateEngine(Models):
     def _wait(self) -> None:
         started = time.perf_counter()
         self._before_change()
-        self._waited_s += time.perf_counter() - started
+        self.waited_s += time.perf_counter() - started
 
     def _step(self, trained: frozenset[Trained], totals: Totals) -> None:
         self._wait()

@@ -178,16 +178,15 @@ class LocalLearner:
                 for group in episodes
             ]
             rows = [row for group in samples for row in engine.algorithm.rows(group)]
-            return engine.update(self._images.rows(rows)) | told
+            updated = engine.update(self._images.rows(rows))
+        return updated | told | {CHECKPOINT_WAIT: engine.waited_s}
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
         self._stand_still()
         engine = self._engine()
         with blamed(engine.algorithm):
-            told: dict[str, Any] = engine.update(self._images.rows(rows))
-        del told[CHECKPOINT_WAIT]  # there was none
-        return told
+            return engine.update(self._images.rows(rows))
 
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """Make one pass of a reward model over its rows, in an order that depends on the same as in `sft_epoch`."""
