@@ -1,10 +1,10 @@
 """The costs of publishing and keeping a model of half a billion parameters: bytes, seconds per step, memory.
 
-`gymfleet train` takes three steps with a random model, and three with adapters on it, computed in bfloat16, with an engine
-that uses no processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the version to be
-published, and for the last step's checkpoint if it is still being written when the update changes the weights. The
-probe's passes are kept short; on a GPU they take no noticeable time. Memory is the peak of the trainer's process, compared with the output of
-`gymfleet plan` for the same recipe.
+`gymfleet train` takes three steps with a random model, and three with adapters on it, computed in bfloat16, with an
+engine that uses no processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the
+version to be published, and for the last step's checkpoint if it is still being written when the update changes the
+weights. The probe's passes are kept short; on a GPU they take no noticeable time. Memory is the peak of the trainer's
+process, compared with the output of `gymfleet plan` for the same recipe.
 """
 
 import argparse
