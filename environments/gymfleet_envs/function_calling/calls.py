@@ -82,7 +82,10 @@ def _call(node: ast.expr) -> Call:
         return Call(name, fault=str(error))
 
 
-def _bound(node: ast.expr) -> None:
+def _bound(node: ast.Call) -> None:
+    given = (node.func, *node.args, *(keyword.value for keyword in node.keywords))
+    if all(isinstance(part, ast.Constant | ast.Name) for part in given):  # nearly always
+        return
     layer: list[ast.AST] = [node]
     for _ in range(MAX_DEPTH):
         layer = [child for parent in layer for child in ast.iter_child_nodes(parent)]
@@ -148,8 +151,8 @@ def _bounded(value: Value) -> Value:
 
 
 def _json_calls(text: str) -> list[Call] | None:
-    if not text.startswith(("{", "[")):
-        return None
+    if not text.startswith("{") and (not text.startswith("[") or text[1:].lstrip()[:1] not in ("{", "]")):
+        return None  # at once: BFCL's own form begins with a bracket too
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
