@@ -8,7 +8,7 @@ VENV=.venv-mutation
 STAMP="$VENV/.gymfleet-$(cat requirements/mutation.txt scripts/mutation.sh | sha256sum | cut -c1-16)"
 if [ ! -e "$STAMP" ]; then
     echo "mutation: installing into $VENV"
-    .venv/bin/python -m venv --clear "$VENV"
+    "${GYMFLEET_VENV:-.venv}/bin/python" -m venv --clear "$VENV"
     "$VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes \
         -r requirements/mutation.txt
     touch "$STAMP"

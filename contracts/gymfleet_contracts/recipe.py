@@ -4,6 +4,7 @@ Light on purpose: loading and checking a recipe needs neither torch nor vLLM.
 """
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -285,7 +286,13 @@ class Recipe(WireModel):
             )
 
     def values_for(self, stage: PlannedStage, algorithm: str, facts: AlgorithmFacts, strategy: StrategyFacts) -> None:
-        """Raise `RecipeError` if the algorithm learns from values of states and the strategy provides none."""
+        """Raise `RecipeError` if the algorithm learns from values of states, and they are not there or do not fit."""
+        exploration = stage.options.get("exploration")
+        if facts.values and isinstance(exploration, Mapping) and exploration.get("novelty") is not None:
+            raise RecipeError(
+                f"{stage.table}.exploration.novelty: {algorithm} compares rewards with values of states, which hold no "
+                "bonus for novelty: leave it out, or give an algorithm without values"
+            )
         if facts.values and not strategy.values:
             raise RecipeError(
                 f"{stage.table}.algorithm: {algorithm} learns from values of states, and "

@@ -208,6 +208,10 @@ def test_trees_are_compared_with_some_weight() -> None:
             r"^stages\.reinforce: kl: values of states hold no KL estimate: give placement",
         ),
         (
+            {**_MONTE_CARLO, "exploration": {"novelty": {"weight": 0.1}}}, _FORKS,
+            r"^stages\.reinforce\.exploration\.novelty: monte_carlo compares rewards with values of states, which",
+        ),
+        (
             _MONTE_CARLO, {**_FORKS, "strategy": {"use": "forks", "train_continuations": True, "skip": 1}},
             r"^rollout\.strategy: train_continuations needs the value of the first state: give skip = 0",
         ),
