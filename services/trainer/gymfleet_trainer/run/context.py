@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from gymfleet_contracts.conversation import Conversation, Record
@@ -40,6 +41,7 @@ from gymfleet_trainer.run.torch_thread import TorchThread
 from gymfleet_trainer.settings import TrainerSettings
 from gymfleet_trainer.stage import Stage
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -142,7 +144,7 @@ class RunContext:
 
     async def _commit(self, begun: _Begun) -> float:
         apart = self.learner.finishes_apart
-        path, write_s = await (asyncio.to_thread(self._committed) if apart else self.worker.run(self._committed))
+        path, write_s = await (_in_a_thread(self._committed) if apart else self.worker.run(self._committed))
         acknowledged = await self.collector.acknowledge(begun.settled)
         self.state.spend("checkpoint_write", write_s)
         HELD.set(self.collector.num_held)
@@ -330,3 +332,11 @@ class RunContext:
         VERSION.set(publication.version)
         PARITY.set(publication.parity.mean_abs)
         return publication
+
+
+def _in_a_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a function in a thread of its own, for which neither the torch thread nor the end of the run waits."""
+    executor = ThreadPoolExecutor(1, "commit")
+    result = executor.submit(function)
+    executor.shutdown(wait=False)
+    return asyncio.wrap_future(result)
