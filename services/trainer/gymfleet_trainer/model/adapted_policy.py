@@ -120,6 +120,7 @@ class AdaptedPolicy(PolicyModel):
         layers = {layer.get_base_layer().weight.data_ptr(): layer for layer in adapted_layers(self.hf).values()}
         tensors = [] if self.ranks is not None else list(streamed(self.hf, self.masters, None, plain))
         if not layers.keys() <= {tensor.data_ptr() for _, tensor in tensors}:  # sharded, or joined with others
+            tensors.clear()
             self._write(Path(directory), streamed(self.hf, self.masters, self.ranks, merged))
             return
 
