@@ -12,7 +12,6 @@ from gymfleet_contracts.recipe import Recipe, RecipeError
 from gymfleet_contracts.stages import PlannedStage
 from gymfleet_contracts.trajectory import ScoredTrajectory
 from gymfleet_trainer.errors import Stalled
-from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.model.batching import TrainSequence, sequences_from_trajectory
 from gymfleet_trainer.publish import colocation
 from gymfleet_trainer.publish.colocation import engines_asleep
@@ -62,7 +61,7 @@ class Learner(Model):
 
     def update(self, *_: Any) -> dict[str, float]:
         self._note("update")
-        return {"num_updates": 1, "num_nonfinite": 0, "grad_norm": 1.0, CHECKPOINT_WAIT: 0.0}
+        return {"num_updates": 1, "num_nonfinite": 0, "grad_norm": 1.0}
 
     def release_memory(self) -> None:
         self._note("release")
@@ -80,6 +79,10 @@ class Learner(Model):
     @property
     def finishes_apart(self) -> bool:
         return True
+
+    @property
+    def waited_s(self) -> float:
+        return 0.0
 
 
 def run_of(recipe: Recipe, trainer: Trainer, learner: Learner, worker: TorchThread) -> RunContext:

@@ -11,7 +11,6 @@ from gymfleet_trainer.algorithms.ppo import Ppo, PpoOptions
 from gymfleet_trainer.errors import Diverged
 from gymfleet_trainer.learning.engine import UpdateEngine
 from gymfleet_trainer.learning.options import ReinforceOptions
-from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.run.divergence import DivergenceWatch
 from structlog.testing import capture_logs
 
@@ -100,7 +99,7 @@ def test_a_run_ends_after_as_many_steps_as_its_recipe_says(max_diverged_steps: i
     def update(*_: Any) -> dict[str, float]:
         run.collector.train()
         updates.append(run.state.step)
-        return {**REFUSED, CHECKPOINT_WAIT: 0.0}
+        return dict(REFUSED)
 
     async def checkpoint(*_: float) -> None:
         pass
@@ -109,7 +108,7 @@ def test_a_run_ends_after_as_many_steps_as_its_recipe_says(max_diverged_steps: i
         run.state.version += 1
         run.state.ages[run.state.version] = run.state.age
 
-    run.learner = SimpleNamespace(update=update, batch_parity=lambda *_: None, finishes_apart=True)
+    run.learner = SimpleNamespace(update=update, batch_parity=lambda *_: None, finishes_apart=True, waited_s=0.0)
     run.publisher = SimpleNamespace(adopt_probe=lambda *_: None)
     run.directory.trajectories = lambda *_: None
     run.lap = lambda *_: None

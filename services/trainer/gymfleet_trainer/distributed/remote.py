@@ -136,6 +136,11 @@ class RemoteLearner:
         """See `Learner`. The ranks make each call together, one after the other."""
         return False
 
+    @property
+    def waited_s(self) -> float:
+        """See `Learner`. What is begun before an update has been finished before it."""
+        return 0.0
+
     def load_checkpoint(self, directory: Path) -> None:
         """See `Learner`."""
         self._call("load_checkpoint", directory)

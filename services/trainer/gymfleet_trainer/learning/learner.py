@@ -44,7 +44,7 @@ from gymfleet_trainer.learning.options import (
     SupervisedOptions,
 )
 from gymfleet_trainer.learning.plugins import algorithm_of, blamed
-from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT, Training
+from gymfleet_trainer.learning.protocol import Training
 from gymfleet_trainer.learning.reward_update import RewardUpdater
 from gymfleet_trainer.learning.sampled_tokens import own_tokens, unweighted
 from gymfleet_trainer.learning.sft_update import SftUpdater
@@ -178,8 +178,7 @@ class LocalLearner:
                 for group in episodes
             ]
             rows = [row for group in samples for row in engine.algorithm.rows(group)]
-            updated = engine.update(self._images.rows(rows))
-        return updated | told | {CHECKPOINT_WAIT: engine.waited_s}
+            return engine.update(self._images.rows(rows)) | told
 
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
@@ -342,6 +341,11 @@ class LocalLearner:
     def finishes_apart(self) -> bool:
         """See `Learner`."""
         return self._ranks is None
+
+    @property
+    def waited_s(self) -> float:
+        """See `Learner`."""
+        return 0.0 if self._rl is None else self._rl.waited_s
 
     def _stand_still(self) -> None:
         """Wait for any checkpoint that is being written from the weights and moments, as they are about to change."""

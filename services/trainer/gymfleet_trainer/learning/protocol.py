@@ -6,7 +6,7 @@ Every method blocks; all are called in the torch thread, except for the properti
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from gymfleet_contracts.recipe import Recipe
 from gymfleet_contracts.trajectory import ScoredTrajectory
@@ -23,8 +23,6 @@ from gymfleet_trainer.run.groups import Group
 
 Training: TypeAlias = SupervisedOptions | ReinforceOptions | PreferenceUpdates | RewardModelOptions
 """How a stage trains."""
-CHECKPOINT_WAIT: Final = "checkpoint_wait_s"
-"""What `Learner.update` returns beside its metrics: the seconds that it waited for a checkpoint to be written."""
 
 
 class Learner(Protocol):
@@ -110,6 +108,10 @@ class Learner(Protocol):
 
         `update` then waits for the write itself, before it changes anything.
         """
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds that the last `update` waited for a write."""
 
     def load_checkpoint(self, directory: Path) -> None:
         """Load weights, optimiser and random state from a checkpoint."""

@@ -19,7 +19,6 @@ from gymfleet_trainer.errors import PublishRefused, TooManyFailures
 from gymfleet_trainer.learning.algorithm import Algorithm, Need, Trained, Verdict
 from gymfleet_trainer.learning.options import ReinforceOptions
 from gymfleet_trainer.learning.plugins import algorithm_of, verdict_on
-from gymfleet_trainer.learning.protocol import CHECKPOINT_WAIT
 from gymfleet_trainer.metrics import GROUPS, STEP, TOKENS, TOLERANCE
 from gymfleet_trainer.publish.tolerance import calibrated, tolerance
 from gymfleet_trainer.run.batch import (
@@ -207,7 +206,7 @@ class Steps:
                 await run.settle_checkpoint()  # the weights stand still while it is written
             updating = time.monotonic()
             update = await run.worker.run(run.learner.update, groups, state.staleness)
-            waited_s = update.pop(CHECKPOINT_WAIT)
+            waited_s = run.learner.waited_s
             update_s = time.monotonic() - updating - waited_s
             await run.settle_checkpoint(waited_s)
         for group in groups:
