@@ -37,7 +37,7 @@ from benchmarks.stacks import Kind, LocalFleet
 SIZES: Final = {
     "hidden": Size(1024, smoke=256, help="width of the model, a multiple of 128"),
     "layers": Size(31, smoke=2),
-    "steps": Size(3, smoke=2),
+    "steps": Size(3, smoke=2, help="at least 2: no step waits for the last checkpoint"),
 }
 RUNS: Final = ROOT / "runs" / "bench-publish"
 LIMIT_S: Final = 3600.0

@@ -116,14 +116,18 @@ def test_an_update_waits_for_a_checkpoint_before_it_changes_what_is_being_writte
     (tmp_path / "checkpoint").mkdir()
     slow_rows.clear()
     undisturbed.begin_checkpoint(tmp_path / "checkpoint")
-    with ThreadPoolExecutor(1) as executor:
-        update = executor.submit(undisturbed.update, make_groups(recipe, 1), fresh)
-        assert wait([update], timeout=2).not_done, "it would change what is not written yet"
-        assert any(one.grad is not None for one in undisturbed._model.parameters()), "it has learned meanwhile"
-        slow_rows.set()
+    with ThreadPoolExecutor(2) as executor:
+        finished = executor.submit(undisturbed.finish_checkpoint)
+        try:
+            assert wait([finished], timeout=0.2).not_done
+            update = executor.submit(undisturbed.update, make_groups(recipe, 1), fresh)
+            assert wait([update], timeout=2).not_done, "it would change what is not written yet"
+            assert any(one.grad is not None for one in undisturbed._model.parameters()), "it has learned meanwhile"
+        finally:
+            slow_rows.set()
         update.result()
+        finished.result()
     assert undisturbed.waited_s > 1
-    undisturbed.finish_checkpoint()
 
     restored = LocalLearner(recipe, str(tiny_model), tmp_path / "references")
     restored.load_checkpoint(tmp_path / "checkpoint")

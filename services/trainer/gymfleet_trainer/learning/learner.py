@@ -330,11 +330,14 @@ class LocalLearner:
 
     def finish_checkpoint(self) -> float:
         """See `Learner`."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
         if writing is None:
             raise TypeError("no checkpoint was begun")
         seconds: list[float] = []
-        together(self._ranks, lambda: seconds.append(writing.result()))
+        try:
+            together(self._ranks, lambda: seconds.append(writing.result()))
+        finally:
+            self._writing = None  # not before the write is over: an update in another thread waits for it
         return seconds[0]
 
     @property

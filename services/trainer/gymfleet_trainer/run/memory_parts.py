@@ -204,7 +204,7 @@ class Counter:
     def _while_loading(self, parts: Sequence[Part]) -> Iterator[Part]:
         """Yield the main memory that loading the weights takes beyond that of an update: their files are mapped.
 
-        Several workers read only their rows, and what is trained whole has moments that take more.
+        Several workers read only their rows. What is trained whole mostly has moments that take more.
         """
         if self.on_gpu or self.recipe.trainer.workers > 1:
             return
