@@ -102,7 +102,7 @@ def test_names_that_are_no_utf8_and_names_with_lines_are_carried(box: DockerCont
     box.seal()
     box.shell(r"cd /root; mkdir $'d\xff'; echo 7 > $'d\xff/a\n\xfe'; chmod 600 d*/*; ln -s $'\xfd' l", LIMIT_S)
 
-    ran = box.check(["bash", "-c", r"cat $'d\xff/a\n\xfe'; stat -c %a d*/*; readlink l | xxd -p"], LIMIT_S)
+    ran = box.check(["bash", "-c", r"cd; cat $'d\xff/a\n\xfe'; stat -c %a d*/*; readlink l | xxd -p"], LIMIT_S)
 
     assert (ran.output, box.unseen) == (b"7\n600\nfd0a\n", ())
 
@@ -143,8 +143,8 @@ def test_processes_of_the_agent_are_seen_and_stand_still(box: DockerContainer) -
 
 @pytest.mark.parametrize(
     "command",
-    ["touch /root/{1..5000}", "for i in {1..40}; do truncate -s 15M /root/$i; done; sleep 1", "rm -rf /root"],
-    ids=["files", "sizes", "no directory to start in"],
+    ["touch /root/{1..5000}", "for i in {1..40}; do truncate -s 15M /root/$i; done; sleep 1"],
+    ids=["files", "sizes"],
 )
 def test_a_check_says_no_where_the_agent_leaves_what_cannot_be_looked_at(box: DockerContainer, command: str) -> None:
     box.seal()
