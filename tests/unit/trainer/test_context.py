@@ -212,10 +212,11 @@ def test_a_learner_that_finishes_apart_updates_meanwhile_and_what_it_waited_is_c
             await asyncio.sleep(0.05)
 
             await asyncio.wait_for(worker.run(lambda: None), 30)
+            await asyncio.wait_for(run.see_to_checkpoint(100.0), 30)
             assert run.checkpoints.latest() is None
 
             learner.written.set()
-            await run.settle_checkpoint(100.0)
+            await run.settle_checkpoint()
             assert run.checkpoints.latest() is not None
             assert 100 < run.state.seconds["checkpoint"] < 160
 
@@ -236,6 +237,24 @@ def test_a_write_that_fails_ends_the_run_at_the_next_point_and_acknowledges_noth
             run.abandon_checkpoint()
 
             assert (run.checkpoints.latest(), deliveries.acknowledged) == (None, set())
+
+    asyncio.run(go())
+
+
+def test_a_write_that_failed_meanwhile_ends_the_run_after_the_update(tmp_path: Path) -> None:
+    async def go() -> None:
+        with TorchThread(1) as worker:
+            run, _, learner = writing(tmp_path, worker, finishes_apart=True)
+            await run.begin_checkpoint()
+            run.commit_checkpoint()
+            learner.failure = "No space left on device"
+            learner.written.set()
+
+            with pytest.raises(CheckpointFailed, match="No space left on device"):
+                for _ in range(1000):
+                    await run.see_to_checkpoint(0.0)
+                    await asyncio.sleep(0.01)
+            run.abandon_checkpoint()
 
     asyncio.run(go())
 

@@ -113,7 +113,7 @@ def test_a_run_ends_after_as_many_steps_as_its_recipe_says(max_diverged_steps: i
     run.directory.trajectories = lambda *_: None
     run.lap = lambda *_: None
     run.engines_aside = contextlib.nullcontext
-    run.settle_checkpoint = run.begin_checkpoint = checkpoint
+    run.see_to_checkpoint = run.begin_checkpoint = checkpoint
     run.commit_checkpoint = lambda: None
     run.publish = publish
 

@@ -1,5 +1,6 @@
 """Files that ranks write together, each its own rows; and what a learner keeps in them."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_states_come_back_as_they_were(tmp_path: Path) -> None:
         "stage": "train", "torch": torch.get_rng_state(), "rows": [torch.ones(2)],
     }  # fmt: skip
 
-    begin_kept({}, None, states=(tmp_path, states))()
+    begin_kept({}, None, states=(tmp_path, states)).write()
     found = read_states(tmp_path)
 
     assert found.keys() == states.keys()
@@ -117,7 +118,7 @@ def test_states_come_back_as_they_were(tmp_path: Path) -> None:
 def test_a_rank_has_its_rows_of_moments_and_all_of_what_knows_no_shards(second_of_two: Ranks, tmp_path: Path) -> None:
     random_state = torch.get_rng_state()
     states = {"rl": {"moments": FIVE_ROWS, "algorithm": {"seen": FIVE_ROWS}}, "torch": random_state}
-    begin_kept({}, None, states=(tmp_path, states))()
+    begin_kept({}, None, states=(tmp_path, states)).write()
 
     found = read_states(tmp_path, second_of_two)
 
@@ -145,7 +146,7 @@ def test_a_gpu_goes_on_with_its_own_random_numbers(now: str, tmp_path: Path, mon
     monkeypatch.setattr("torch.cuda.get_rng_state", lambda _: torch.tensor([3, 1, 4], dtype=torch.uint8))
     monkeypatch.setattr("torch.cuda.set_rng_state", lambda state, on: taken.append((state.tolist(), str(on))))
 
-    begin_kept({}, None, states=(tmp_path, random_states(torch.device("cuda:1"))))()
+    begin_kept({}, None, states=(tmp_path, random_states(torch.device("cuda:1")))).write()
     drawn = torch.rand(3)
     states = read_states(tmp_path)
     restore_random_states(states, torch.device(now))
@@ -153,3 +154,15 @@ def test_a_gpu_goes_on_with_its_own_random_numbers(now: str, tmp_path: Path, mon
     assert torch.equal(torch.rand(3), drawn)
     assert taken == ([([3, 1, 4], "cuda")] if now == "cuda" else [])
     assert not states
+
+
+def test_files_become_durable_after_the_rows_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    files = begin_kept({}, None, states=(tmp_path, {"rl": {"moments": FIVE_ROWS}}))
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+
+    files.write()
+    assert synced == [], "what changes the tensors does not wait for the disk"
+    files.sync()
+
+    assert synced == ["optimizer.safetensors"]

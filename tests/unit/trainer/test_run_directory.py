@@ -72,7 +72,7 @@ def write():
     sys.stdin.read()
 
 def interrupted(_):
-    BackgroundWrite(write)
+    BackgroundWrite(write, lambda: None)
     raise KeyboardInterrupt
 
 plan.stages_of = interrupted

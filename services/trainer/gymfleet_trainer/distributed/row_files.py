@@ -105,10 +105,14 @@ class RowFile:
                     own = local(value)
                     place = len(self._head) + start + first_row(value) * _row_bytes(value)
                     written += _write(descriptor, own, place)
-            os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return written
+
+    def sync(self) -> None:
+        """Make what this rank has written durable. The tensors may change meanwhile."""
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def read_rows(path: Path, ranks: Ranks | None, whole: Callable[[str], bool]) -> dict[str, Tensor]:

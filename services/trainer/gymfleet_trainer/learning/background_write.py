@@ -2,27 +2,39 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 
 class BackgroundWrite:
-    """One write of this process, straight from the live tensors: code that changes them waits for it first."""
+    """One write of this process, straight from the live tensors: code that changes them waits for it first.
 
-    def __init__(self, write: Callable[[], None]) -> None:
+    Args:
+        write: hands everything to the operating system; the tensors must stand still meanwhile.
+        sync: makes what was written durable, and reads no tensor.
+    """
+
+    def __init__(self, write: Callable[[], None], sync: Callable[[], None]) -> None:
         self._write = write
+        self._sync = sync
+        self._written = Event()
         executor = ThreadPoolExecutor(1, "checkpoint")
         self._seconds = executor.submit(self._timed)
         executor.shutdown(wait=False)
 
     def wait(self) -> None:
-        """Wait until the write is over, whether or not it failed."""
-        wait([self._seconds])
+        """Wait until the tensors may change: the write, not the sync, is over, whether or not it failed."""
+        self._written.wait()
 
     def result(self) -> float:
-        """Wait until the write is over and return its duration in seconds. Raises what the write raised."""
+        """Wait until all is durable and return the duration in seconds. Raises what the write or the sync raised."""
         return self._seconds.result()
 
     def _timed(self) -> float:
         started = time.monotonic()
-        self._write()
+        try:
+            self._write()
+        finally:
+            self._written.set()
+        self._sync()
         return time.monotonic() - started

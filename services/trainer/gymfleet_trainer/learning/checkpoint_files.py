@@ -4,7 +4,7 @@ No rank gathers anything. A kept model is a directory that transformers loads, w
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -36,7 +36,13 @@ def write_kept(models: Mapping[Path, Kept], ranks: Ranks | None) -> None:
     Raises:
         OSError: a write failed on any rank; raised on every rank.
     """
-    together(ranks, begin_kept(models, ranks))
+    files = begin_kept(models, ranks)
+
+    def write() -> None:
+        files.write()
+        files.sync()
+
+    together(ranks, write)
 
 
 def begin_kept(
@@ -45,13 +51,10 @@ def begin_kept(
     *,
     beside: Callable[[], None] = lambda: None,
     states: tuple[Path, Mapping[str, Any]] | None = None,
-) -> Callable[[], None]:
+) -> "KeptFiles":
     """Create the files of models in new directories, and of `states` in an existing one; all ranks call this.
 
     Only the first rank calls `beside`, which writes the other files that belong to them.
-
-    Returns a function that writes this rank's rows into the files. It waits for no other rank, so any thread may call
-    it; until it has returned, the tensors of models and states must stand still.
 
     Raises:
         OSError: a write failed on any rank; raised on every rank.
@@ -78,12 +81,26 @@ def begin_kept(
             with (states[0] / _STATES).open("wb") as opened:
                 torch.save(rest, opened)
 
-    def write() -> None:
-        for file in files:
-            file.write(replicated=ranks is None or ranks.first)
-
     together(ranks, prepare, first_alone=True)
-    return write
+    return KeptFiles(files, replicated=ranks is None or ranks.first)
+
+
+class KeptFiles:
+    """Created files that wait for this rank's rows. No method waits for another rank, so any thread may call them."""
+
+    def __init__(self, files: Sequence[RowFile], *, replicated: bool) -> None:
+        self._files = files
+        self._replicated = replicated
+
+    def write(self) -> None:
+        """Write the rows. Until it returns, the tensors of models and states must stand still."""
+        for file in self._files:
+            file.write(replicated=self._replicated)
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        for file in self._files:
+            file.sync()
 
 
 def read_states(directory: Path, ranks: Ranks | None = None) -> dict[str, Any]:

@@ -320,13 +320,13 @@ class LocalLearner:
         if refreshed is not None:
             models[directory / _REFERENCE] = refreshed
         files = READING if isinstance(self._model, AdaptedPolicy) else GENERATION + READING
-        write = begin_kept(
+        kept = begin_kept(
             models,
             self._ranks,
             beside=lambda: keep_files(self._source, directory / MODEL, files),
             states=(directory, states),
         )
-        self._writing = BackgroundWrite(write)
+        self._writing = BackgroundWrite(kept.write, kept.sync)
 
     def finish_checkpoint(self) -> float:
         """See `Learner`."""

@@ -110,11 +110,21 @@ class RunContext:
         if self._begun is not None:
             self._task(self._begun)
 
-    async def settle_checkpoint(self, waited_s: float = 0.0) -> None:
-        """Wait until a begun checkpoint is the last one. Call it before the weights change, unless `update` waits.
+    async def see_to_checkpoint(self, waited_s: float) -> None:
+        """Settle a begun checkpoint, if any, unless it is still being written; never wait.
 
         Args:
-            waited_s: seconds that the run has already waited for it.
+            waited_s: seconds that the last update has waited for it.
+
+        Raises: see `settle_checkpoint`.
+        """
+        if self._begun is not None:
+            self._begun.blocked_s += waited_s
+            if self._task(self._begun).done():
+                await self.settle_checkpoint()
+
+    async def settle_checkpoint(self) -> None:
+        """Wait until a begun checkpoint is the last one. Call it before the weights change, unless `update` waits.
 
         Raises:
             CheckpointFailed: its write failed. The last checkpoint is intact.
@@ -125,7 +135,7 @@ class RunContext:
             return
         write_s = await self._task(begun)
         self._begun = self._committing = None
-        blocked_s = begun.blocked_s + waited_s + time.monotonic() - started
+        blocked_s = begun.blocked_s + time.monotonic() - started
         self.state.spend("checkpoint", blocked_s)
         self.directory.metric(
             "checkpoint", stage=begun.stage, step=begun.step, blocked_s=round(blocked_s, 4), write_s=round(write_s, 4)
