@@ -1,9 +1,10 @@
 """The costs of publishing and keeping a model of half a billion parameters: bytes, seconds per step, memory.
 
-`gymfleet train` takes three steps with a random model, and three with adapters on it, computed in bfloat16, with an
+`gymfleet train` takes a few steps with a random model, and as many with adapters on it, computed in bfloat16, with an
 engine that uses no processor time (`random_engine`). Seconds come from the trainer's own records: a step waits for the
 version to be published, and for the last step's checkpoint if it is still being written when the update changes the
-weights. The probe's passes are kept short; on a GPU they take no noticeable time. Memory is the peak of the trainer's
+weights. Steps that changed nothing, because all of their episodes were rewarded alike, count for nothing here.
+The probe's passes are kept short; on a GPU they take no noticeable time. Memory is the peak of the trainer's
 process, compared with the output of `gymfleet plan` for the same recipe.
 """
 
@@ -37,7 +38,7 @@ from benchmarks.stacks import Kind, LocalFleet
 SIZES: Final = {
     "hidden": Size(1024, smoke=256, help="width of the model, a multiple of 128"),
     "layers": Size(31, smoke=2),
-    "steps": Size(3, smoke=2, help="at least 2: no step waits for the last checkpoint"),
+    "steps": Size(6, smoke=3, help="at least 2: no step waits for the last checkpoint"),
 }
 RUNS: Final = ROOT / "runs" / "bench-publish"
 LIMIT_S: Final = 3600.0
@@ -94,27 +95,33 @@ class Trained:
     """The lines of its metrics."""
 
     def of_steps(self, kind: str, key: str) -> float:
-        """Return the mean over its steps, without the version at the start."""
-        return mean(self._by_step(kind, key))
+        """Return the mean over the steps that changed the weights."""
+        found = self._by_step(kind, key)
+        return mean(found[step] for step in self._changed)
 
-    def _by_step(self, kind: str, key: str) -> list[float]:
-        found = {line["step"]: float(line[key]) for line in self.lines if line["kind"] == kind and line["step"]}
-        return [found[step] for step in sorted(found)]
+    def _by_step(self, kind: str, key: str) -> dict[int, float]:
+        return {line["step"]: float(line[key]) for line in self.lines if line["kind"] == kind}
 
     @property
-    def checkpoint_s(self) -> float:
-        """Seconds that a step waits for the checkpoint before it."""
-        return mean(self._by_step("checkpoint", "blocked_s")[:-1])
+    def _changed(self) -> list[int]:
+        return [step for step, count in self._by_step("rl_step", "num_updates").items() if count]
+
+    @property
+    def checkpoint_s(self) -> list[float]:
+        """Seconds that each step waited for the checkpoint before it."""
+        found = self._by_step("checkpoint", "blocked_s")
+        return [found[step - 1] for step in self._changed if step > 1]
 
     @property
     def last_checkpoint_s(self) -> float:
         """Seconds that the stage waits for its last checkpoint, after its last step."""
-        return self._by_step("checkpoint", "blocked_s")[-1]
+        found = self._by_step("checkpoint", "blocked_s")
+        return found[max(found)]
 
     @property
     def blocked_s(self) -> float:
         """Seconds that a step waits for its version and its checkpoint."""
-        return self.of_steps("publish", "seconds") + self.checkpoint_s
+        return self.of_steps("publish", "seconds") + mean(self.checkpoint_s)
 
     @property
     def checkpoint(self) -> Path:
@@ -221,7 +228,8 @@ def of_seconds(run: Trained) -> list[Row]:
     return [
         Row.of("a step waits for version and checkpoint", run.blocked_s, "s", goal=BLOCKED_S, lower_is_better=True),
         *_publishing(run),
-        Row.of("  the checkpoint: waited for", run.checkpoint_s, "s"),
+        Row.of("  the checkpoint: waited for", mean(run.checkpoint_s), "s"),
+        Row.of("  the checkpoint: waited for at most", max(run.checkpoint_s), "s"),
         Row.of("  the last one: waited for at the end of the stage", run.last_checkpoint_s, "s"),
         Row.of("  the checkpoint: written beside the next batch", run.of_steps("checkpoint", "write_s"), "s"),
         Row.of("  the update", run.of_steps("rl_step", "update_s"), "s"),

@@ -27,13 +27,13 @@ RL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make_groups(recipe: Recipe, step: int) -> list[Group]:
+def make_groups(recipe: Recipe, step: int, *, best: float = 1.0) -> list[Group]:
     groups = []
     for number in (2 * step, 2 * step + 1):
         group = Group(make_planner(recipe, 10).train(training_plan(recipe), PlannedGroup(number)))
         for sample in range(2):
             turns = (make_turn((5, 6, 7 + number), (20 + sample, 30), logprob=-5.9), make_turn((8,), (9, 10 + sample)))
-            group.samples[sample] = make_scored(group.group_id, sample, turns=turns, total=float(sample))
+            group.samples[sample] = make_scored(group.group_id, sample, turns=turns, total=sample * best)
         groups.append(group)
     return groups
 
@@ -135,6 +135,24 @@ def test_an_update_waits_for_a_checkpoint_before_it_changes_what_is_being_writte
     restored.update(make_groups(recipe, 1), fresh)
 
     assert_equal(weights(undisturbed, tmp_path / "one"), weights(restored, tmp_path / "other"))
+
+
+def test_a_reference_is_renewed_after_the_checkpoint_that_holds_it_is_written(
+    tiny_model: Path, tmp_path: Path, slow_rows: Event
+) -> None:
+    recipe = make_recipe(rl={**RL, "kl": {"coefficient": 0.1, "refresh_every": 1, "placement": "reward"}})
+    slow_rows.set()
+    learner = begun(recipe, tiny_model, tmp_path / "references", Reinforce)
+    learner.update(make_groups(recipe, 0), fresh)
+    (tmp_path / "checkpoint").mkdir()
+    slow_rows.clear()
+    learner.begin_checkpoint(tmp_path / "checkpoint")
+    with ThreadPoolExecutor(1) as executor:
+        update = executor.submit(learner.update, make_groups(recipe, 1, best=0.0), fresh)
+        assert wait([update], timeout=2).not_done
+        slow_rows.set()
+        assert update.result()["num_updates"] == 0, "nothing else would have waited"
+    learner.finish_checkpoint()
 
 
 def test_sft_waits_for_a_checkpoint_that_is_being_written(tiny_model: Path, tmp_path: Path, slow_rows: Event) -> None:

@@ -66,7 +66,7 @@ class UpdateEngine(Models):
                 algorithm needs one and none is given. A resumed run must give it.
             sampler_is_exact: the sampler computes as exactly as the trainer (both float32), so that fresh rows already
                 carry their old log-probabilities, which need not be computed again.
-            before_change: called before anything changes that `state_dict` returns, or the weights; it may wait.
+            before_change: called before tensors change that `state_dict` returned, or weights; it may wait.
         """
         self.model = model
         self.algorithm = algorithm
@@ -107,10 +107,10 @@ class UpdateEngine(Models):
             self._update_part(prepared, part, totals, weights_untouched=number == 0)
         self._count_missed(totals)
         reported = totals.reported()
-        self._wait()  # an algorithm may have state of its own, also where no update was made
         self.algorithm.after_batch(self.num_batches, self, reported)
         self.num_batches += 1
         if self.reference is not None and self.algorithm.refreshes_reference(self.num_batches):
+            self._wait()  # also where no update was made
             self.reference.copy_weights(self.model)
             self.reference_is_refreshed = True
         return reported | {
@@ -167,7 +167,7 @@ class UpdateEngine(Models):
             "optimizer": self.optimizer.state_dict(),
             "rng": self._rng.getstate(),
             "num_batches": self.num_batches,
-            "algorithm": copy.deepcopy(self.algorithm.state_dict()),  # `prepare` may change it at once
+            "algorithm": copy.deepcopy(self.algorithm.state_dict()),  # it may change at any time
             "reference_is_refreshed": self.reference_is_refreshed,
         }
         if self.critic is not None and self.critic_optimizer is not None:
