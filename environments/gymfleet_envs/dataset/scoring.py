@@ -15,6 +15,10 @@ _KNOWN: Final[dict[str, str | dict[str, JsonValue]]] = {
     "openai/gsm8k": {"use": "numeric_match", "answer": "hash"},
     "math_dapo": {"use": "numeric_match", "answer": "line"},
     **{
+        name: {"use": "math_match", "answer": "boxed"}
+        for name in ("DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "lighteval/MATH")
+    },
+    **{
         f"searchR1_{name}": {"use": "exact_match", "answer": "tag"}
         for name in ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
     },

@@ -312,15 +312,19 @@ def test_scorers_are_chosen_by_data_source(tmp_path: Path) -> None:
         row(2, data_source="openai/gsm8k"),
         row(2, prompt="Another two?", data_source="math_dapo"),
         row(3, data_source="mine/letters", reward_model={"ground_truth": "B"}),
+        row(4, data_source="lighteval/MATH", reward_model={"ground_truth": "\\frac{1}{2}"}),
     ]
     path = written(tmp_path / "train.jsonl", rows)
     scorers = {"capitals": {"use": "exact_match", "answer": "tag"}, "mine/letters": "multiple_choice"}
 
     entry = loaded(path, scorers=scorers, validation_share=0, test_share=0)
 
-    replies = [["Roma", "<answer>roma</answer>"], ["4", "2 + 2 = 4\n#### 4"], ["4", "So\nAnswer: $4$"], ["A", "(B)"]]
+    replies = [
+        ["Roma", "<answer>roma</answer>"], ["4", "2 + 2 = 4\n#### 4"], ["4", "So\nAnswer: $4$"], ["A", "(B)"],
+        ["0.5", "It is $\\boxed{\\dfrac12}$."],
+    ]  # fmt: skip
     worth = [[opened(entry, n)[0].step(reply).score for reply in both] for n, both in enumerate(replies)]
-    assert worth == [[0.0, 1.0]] * 4
+    assert worth == [[0.0, 1.0]] * 5
 
 
 def test_of_a_right_answer_that_is_a_whole_solution_the_marked_part_counts(tmp_path: Path) -> None:

@@ -115,6 +115,36 @@ GAMES = [
 ]
 
 
+ALIKE = [
+    (r"\frac{1}{2}", "0.5"), (r"\frac{1}{2}", r"\dfrac12"), (r"-\frac{1}{2}", "-1/2"), ("1/72", r"\tfrac1{72}"),
+    (r"\frac{\sqrt{3}}{2}", r"\frac{\sqrt3} {2}"), ("10,000", "10000"), ("10000", "10{,}000"), (".5", "0.50"),
+    ("10", r"10 \text{ square feet}"), (r"10\text{ cm}^2", "10"), ("90", r"90^{\circ}"), ("90", "90°"),
+    (r"50\%", "50"), (r"\$18.00", "18"), (r"\left( 1,\, 2 \right)", "(1,2)"), ("5", "x = 5"),
+    (r"\text{Evelyn}", "Evelyn"), (r"x^2\!+1", "x^2 + 1"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+]  # fmt: skip
+"""A right answer, and another way to write it."""
+OTHERS = [
+    ("5", "6"), ("2", r"2\text{ or 3}"), ("A", r"A\text{ or B}"), ("x+1", "1+x"), ("5", "5, 6"), ("1", "1/0"),
+    ("5", ""), ("5", "y=x=5"), ("(1,2)", "(2,1)"), ("12", "9" * 5000), ("12", "\\frac{" * 700), (r"\text{ cm}", ""),
+    ("5", "\N{ARABIC-INDIC DIGIT FIVE}"),
+]  # fmt: skip
+"""A right answer, and one that is wrong."""
+
+
+@pytest.mark.parametrize(("gold", "answer"), ALIKE)
+def test_mathematics_is_right_however_it_is_set(gold: str, answer: str) -> None:
+    assert scored("math_match", f"So it is $\\boxed{{{answer}}}$.", gold) == 1.0
+    assert scored("math_match", f"So it is $\\boxed{{{gold}}}$.", answer) == 1.0
+
+
+@pytest.mark.parametrize(("gold", "answer"), OTHERS)
+def test_other_mathematics_is_wrong(gold: str, answer: str) -> None:
+    scorer = make_scorer("math_match")
+
+    assert scorer.score(answer, scorer.checked(gold)) == 0.0
+
+
 @pytest.mark.parametrize(("use", "gold", "reply", "score"), GAMES)
 def test_what_a_reply_is_worth(use: str, gold: Any, reply: str, score: float | None) -> None:
     assert scored(use, reply, gold) == (None if score is None else pytest.approx(score))
@@ -173,6 +203,8 @@ def test_options_of_scorers(use: str, options: dict[str, Any], reply: str, gold:
 @pytest.mark.parametrize(
     ("use", "gold", "message"),
     [
+        ("math_match", r"\$", "nothing is left of it"),
+        ("math_match", "9" * 5000, "it is longer than 4,096 characters"),
         ("numeric_match", "many", "it is no number"),
         ("numeric_match", "1 or 2", "it is no number"),
         ("numeric_match", True, "it is bool, no text and no number"),
@@ -200,7 +232,7 @@ def test_a_right_answer_that_cannot_be_compared_is_refused(use: str, gold: Any, 
     [
         (
             "bleurt",
-            r"unknown scorer 'bleurt'; known: countdown, exact_match, f1, multiple_choice, numeric_match, set_m",
+            r"unknown scorer 'bleurt'; known: countdown, exact_match, f1, math_match, multiple_choice, numeric_m",
         ),
         ("os.path:join", "is no subclass of"),
         ("nowhere:Mine", "cannot be imported"),
@@ -215,7 +247,7 @@ def test_an_unknown_scorer_is_refused_with_those_that_there_are(told: Any, messa
 
 def test_the_scorers_that_come_with_it() -> None:
     assert names_in(PACKAGE) == (
-        "countdown", "exact_match", "f1", "multiple_choice", "numeric_match", "set_match",
+        "countdown", "exact_match", "f1", "math_match", "multiple_choice", "numeric_match", "set_match",
     )  # fmt: skip
 
 
