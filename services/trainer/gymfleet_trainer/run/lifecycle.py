@@ -34,6 +34,7 @@ from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, Tr
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.protocol import Learner, LearnerFactory
 from gymfleet_trainer.model.adapters import require_modules
+from gymfleet_trainer.model.fingerprint import fingerprint
 from gymfleet_trainer.publish.policy_endpoint import VersionRefused, readiness
 from gymfleet_trainer.publish.publisher import Publisher
 from gymfleet_trainer.publish.rollout_replicas import RolloutReplicas
@@ -263,8 +264,9 @@ async def _restore(
     source = start_from or initial_model(recipe, directory)
     if recipe.model.lora is not None:
         await worker.run(require_modules, source, recipe.model.lora)  # before workers start, whose errors end them
+    model = await worker.run(fingerprint, source)
     if last is None:
-        state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe))
+        state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe), model=model)
         learner = await worker.run(make_learner, recipe, source, directory.references)
         directory.truncate({})
         await worker.run(checkpoints.save, state, learner.save_checkpoint)
@@ -274,6 +276,11 @@ async def _restore(
     path, state = last
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
         raise RunDirectoryError(f"{path} belongs to run {state.run_id}, not {run_id}; use another run directory")
+    if state.model != model:
+        raise RunDirectoryError(
+            f"{source} is not the model that this run began with: its config, tokenizer or weights have changed; put "
+            "that model back, or use another run directory"
+        )
     learner = await worker.run(make_learner, recipe, source, directory.references)
     try:
         await worker.run(learner.load_checkpoint, path)

@@ -80,6 +80,8 @@ class RunState(BaseModel):
 
     run_id: str
     recipe_hash: str
+    model: str = ""
+    """The `fingerprint` of the model that the run began with; empty for one of the hub."""
     serial: int = 0
     """Number of the checkpoint, which increases with each one."""
     left: list[Left] = Field(default_factory=list)
