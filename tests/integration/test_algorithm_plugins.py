@@ -106,7 +106,9 @@ def test_what_it_drops_is_not_trained_on_and_a_step_may_go_without_an_update(
 ) -> None:
     path = tmp_path / "drops.py"
     path.write_text(DROPS)
-    run = TrainerRun(maze_fleet, tmp_path, tiny_model, steps=3, sft="", algorithm=str(path))
+    run = TrainerRun(
+        maze_fleet, tmp_path, tiny_model, steps=3, sft="", algorithm=str(path), learning_rate=3e-3, schedule="linear",
+    )  # fmt: skip
 
     summary = run.finish()
 
@@ -120,6 +122,8 @@ def test_what_it_drops_is_not_trained_on_and_a_step_may_go_without_an_update(
     }  # fmt: skip
     assert [(line["step"], line["groups_unselected"]) for line in run.metrics("rl_step")] == [(1, 1), (3, 1)]
     assert [(line["step"], line["groups_unselected"]) for line in run.metrics("step_skipped")] == [(2, 2)]
+    rates = [line["learning_rate"] for line in run.metrics("rl_step")]
+    assert rates == pytest.approx([3e-3, 1e-3]), "the schedule went on in the step between"
     assert summary["steps"] == 3
     assert summary["counts"]["steps_skipped"] == 1
     assert summary["policy_versions_published"] == 3, "the first, and one after each update"

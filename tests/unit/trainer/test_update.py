@@ -234,7 +234,7 @@ def test_a_schedule_begins_where_the_policy_begins_to_learn(model: PolicyModel) 
 def test_a_schedule_ends_with_the_run_even_if_batches_have_no_signal(model: PolicyModel, algorithm: str) -> None:
     optimizer = {"learning_rate": 1.0, "schedule": "linear"}
     critic = {"critic": {"optimizer": optimizer}} if algorithm == "ppo" else {}
-    rl = section(algorithm=algorithm, steps=4, updates_per_step=2, optimizer=optimizer, **critic)
+    rl = section(algorithm=algorithm, steps=5, updates_per_step=2, optimizer=optimizer, **critic)
     updater = engine(model, rl)
     told = sampled(model, groups=2)
     silent: list[TrainSequence] = []
@@ -244,12 +244,27 @@ def test_a_schedule_ends_with_the_run_even_if_batches_have_no_signal(model: Poli
 
     for batch in (silent, one_group, told):
         updater.update(batch)
+    updater.miss_batch()
 
-    # Eight updates are planned: the first batch makes none, the second one, the third two, and two are to come.
+    # Ten updates are planned: the first batch makes none, the second one, the third two, and two are to come.
     assert updater.optimizer.num_steps == 3
-    assert updater.optimizer.learning_rate == pytest.approx(2 / 8)
+    assert updater.optimizer.learning_rate == pytest.approx(2 / 10)
     if updater.critic_optimizer is not None:
-        assert updater.critic_optimizer.learning_rate == pytest.approx(2 / 8)
+        assert updater.critic_optimizer.learning_rate == pytest.approx(2 / 10)
+
+
+def test_a_batch_that_is_missed_while_a_critic_learns_alone_is_one_less_for_the_policy(model: PolicyModel) -> None:
+    optimizer = {"learning_rate": 1.0, "schedule": "linear"}
+    rl = section(algorithm="ppo", steps=4, critic={"warmup_steps": 1, "optimizer": optimizer}, optimizer=optimizer)
+    updater = engine(model, rl)
+    assert updater.critic_optimizer is not None
+
+    updater.miss_batch()
+    for _ in range(3):
+        updater.update(sampled(model))
+
+    assert updater.optimizer.num_steps == 2
+    assert (updater.optimizer.learning_rate, updater.critic_optimizer.learning_rate) == (0.0, 0.0), "both have ended"
 
 
 def test_groups_are_split_whole_and_evenly(model: PolicyModel) -> None:

@@ -81,6 +81,10 @@ class RemoteLearner:
         metrics: dict[str, Any] = self._call("update", groups, {v: staleness(v) for v in versions}.get)
         return metrics
 
+    def miss_update(self) -> None:
+        """See `Learner`."""
+        self._call("miss_update")
+
     def reward_epoch(self, rows: list[TrainSequence], epoch: int) -> dict[str, Any]:
         """See `Learner`."""
         metrics: dict[str, Any] = self._call("reward_epoch", rows, epoch)

@@ -78,10 +78,11 @@ class UpdateEngine(Models):
         """Seconds that the last batch has waited in `before_change`."""
         self.num_batches = 0
         """Batches trained on so far."""
-        per_step = section.updates_per_step * section.epochs_per_step
-        num_updates = section.steps * per_step
+        self._planned = section.updates_per_step * section.epochs_per_step
+        """Updates of a batch, if all of its parts have a gradient."""
+        num_updates = section.steps * self._planned
         num_ahead = sum(Trained.POLICY not in algorithm.trains(step) for step in range(section.steps))
-        self.optimizer = build_optimizer(model, section.optimizer, num_updates - num_ahead * per_step)
+        self.optimizer = build_optimizer(model, section.optimizer, num_updates - num_ahead * self._planned)
         copied = reference is None and Need.REFERENCE in algorithm.needs
         self.reference: Reference | None = model.as_reference() if copied else reference
         self.reference_is_refreshed = False
@@ -126,6 +127,16 @@ class UpdateEngine(Models):
             **({} if self.critic is None else {"value_grad_norm": totals.mean("value_grad_norm", "value_updates")}),
             "update_s": time.perf_counter() - started - self.waited_s,
         }
+
+    def miss_batch(self) -> None:
+        """Count the updates of a batch that was planned and had nothing to learn from.
+
+        The batches that only a critic learns from come first, so that one of the others is made in its place, and the
+        last of those is never made.
+        """
+        for optimizer in (self.optimizer, self.critic_optimizer):
+            if optimizer is not None:
+                optimizer.num_missed += self._planned
 
     def batch_parity(self, rows: Sequence[TrainSequence]) -> float:
         """Return the mean |trainer - sampler| log-probability over tokens that the model wrote; NaN without any."""
@@ -262,12 +273,11 @@ class UpdateEngine(Models):
 
     def _count_missed(self, totals: Totals) -> None:
         """Tell the optimisers of updates that the batch did without, because it lacked a gradient or groups."""
-        planned = self.section.updates_per_step * self.section.epochs_per_step
         trained = self.algorithm.trains(self.num_batches)
         if Trained.POLICY in trained:
-            self.optimizer.num_missed += planned - int(totals.get("updates"))
+            self.optimizer.num_missed += self._planned - int(totals.get("updates"))
         if self.critic_optimizer is not None and Trained.CRITIC in trained:
-            self.critic_optimizer.num_missed += planned - int(totals.get("value_updates"))
+            self.critic_optimizer.num_missed += self._planned - int(totals.get("value_updates"))
 
     def _outputs(self, batch: PackedBatch, counts: GlobalCounts, trained: frozenset[Trained]) -> TokenOutputs:
         return TokenOutputs(

@@ -180,6 +180,10 @@ class LocalLearner:
             rows = [row for group in samples for row in engine.algorithm.rows(group)]
             return engine.update(self._images.rows(rows)) | told
 
+    def miss_update(self) -> None:
+        """See `Learner`."""
+        self._engine().miss_batch()
+
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
         self._stand_still()

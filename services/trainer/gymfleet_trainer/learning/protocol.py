@@ -58,6 +58,9 @@ class Learner(Protocol):
     def update(self, groups: Sequence[Group], staleness: Callable[[int], int | None]) -> dict[str, Any]:
         """Train on whole groups. `staleness` returns the number of weight changes since a policy version."""
 
+    def miss_update(self) -> None:
+        """Count a step that was planned and has nothing to learn from: schedules go on without its updates."""
+
     def update_rows(self, rows: list[TrainSequence]) -> dict[str, Any]:
         """Train, with the stage's algorithm, on one batch of rows that the stage made itself."""
 

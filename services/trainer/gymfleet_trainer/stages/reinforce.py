@@ -228,6 +228,8 @@ class Steps:
     async def _skip(self, wait_s: float) -> None:
         """End a step without an update, because the algorithm dropped all of its groups."""
         run, state = self._run, self._run.state
+        async with run.engines_aside():
+            await run.worker.run(run.learner.miss_update)
         state.done += 1
         state.step += 1
         state.count("steps_skipped")
