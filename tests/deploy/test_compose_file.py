@@ -18,6 +18,7 @@ from gymfleet_env_server.settings import EnvServerSettings
 from gymfleet_kit.settings import ServiceSettings
 from gymfleet_reward.settings import RewardSettings
 from gymfleet_rollout.recipe import settings_for
+from gymfleet_rollout.settings import RolloutSettings
 from gymfleet_trainer.settings import TrainerSettings
 
 from tests.fixtures.families import FAMILIES, members
@@ -114,6 +115,17 @@ def test_settings_can_be_read_from_what_the_container_gets(
     assert settings.model_dump()["host"] == "0.0.0.0"  # noqa: S104 - inside its container
     if "redis_url" in kind.model_fields:
         assert "@redis:6379" in str(settings.model_dump()["redis_url"])
+
+
+def test_a_variable_for_compose_is_no_unknown_setting_of_a_service_started_in_the_same_shell() -> None:
+    prefixes = tuple(
+        str(settings.model_config["env_prefix"])
+        for settings in (EnvServerSettings, GatewaySettings, RewardSettings, RolloutSettings, TrainerSettings)
+    )
+    variables = set(re.findall(r"\$\{(GYMFLEET_\w+)", COMPOSE_FILE.read_text("utf-8")))
+
+    assert "GYMFLEET_COMPOSE_GATEWAY_PORTS" in variables
+    assert {name for name in variables if name.startswith(prefixes)} == set()
 
 
 def test_the_environment_of_the_default_recipe_is_served() -> None:

@@ -48,8 +48,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "GYMFLEET_RECIPES": str(recipes),
             "GYMFLEET_MODELS": str(directory),
             # Away from the defaults, where a stack that is in use may listen.
-            "GYMFLEET_GATEWAY_PORTS": "28200-28209",
-            "GYMFLEET_ROLLOUT_PORTS": "28220-28229",
+            "GYMFLEET_COMPOSE_GATEWAY_PORTS": "28200-28209",
+            "GYMFLEET_COMPOSE_ROLLOUT_PORTS": "28220-28229",
         },
         files=(COMPOSE_FILE, *(Path(file) for file in os.environ.get("GYMFLEET_TEST_OVERRIDES", "").split())),
     )
