@@ -16,6 +16,10 @@ from gymfleet_reward.maths.verdict import Verdict
 _SCIENTIFIC: Final = re.compile(r"(?<![\w.,])[0-9]{1,99}(?:\.[0-9]{1,99})?[eE][-+]?[0-9]{1,3}(?![\w.,]?[0-9A-Za-z_])")
 _MAX_CHARS: Final = 100_000
 """Longest text whose numbers are written out, each of which may become a thousand characters."""
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?\s?%?")
+_DELIMITED: Final = re.compile(r"(?<!\\)\$|\\[(\[]|\\boxed|\\begin\{(?:equation|align|math)")
+_COMMANDS: Final = re.compile(r"\\[a-z]*text[a-z]*\{[^{}]*\}|\\[A-Za-z]+")
+_WORD: Final = re.compile(r"[A-Za-z]{2}")
 
 
 class AccuracyOptions(AnswerOptions):
@@ -31,8 +35,9 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     r"""1 if math-verify finds the answer equal to the right one, else 0: numbers, expressions, equations, sets.
 
     This is Open-R1's accuracy reward, except that Open-R1 gives 1 if the right answer cannot be read: here such an
-    episode has no reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides. A number such as
-    `1e-07`, which math-verify would take for 1, is written out for it, except in a text with LaTeX.
+    episode has no reward. LaTeX is read between its delimiters, `$`, `\(` or `\[`, on both sides; without any, a right
+    answer that is neither a number nor words, such as `2x+3` or `\frac12`, is all LaTeX, and so is an answer to it. A
+    number such as `1e-07`, which math-verify would take for 1, is written out for it, except in a text with LaTeX.
 
     Comparisons run in a separate process, whose time is counted in processor seconds: an answer is never wrong because
     the machine is busy. An answer that is too costly is wrong in itself, and stays so when it is tried again; if it
@@ -40,7 +45,7 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     """
 
     Options = AccuracyOptions
-    version = "2"
+    version = "3"
 
     async def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
@@ -49,7 +54,10 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`."""
         place = self.options.ground_truth_from
-        verdict = POOL.verify(_written_out(text_of(right, place)), _written_out(answer), cpu_s=self.options.max_cpu_s)
+        gold, given = _written_out(text_of(right, place)), _written_out(answer)
+        if not _NUMBER.fullmatch(gold.strip()):
+            gold, given = _delimited(gold), _delimited(given)
+        verdict = POOL.verify(gold, given, cpu_s=self.options.max_cpu_s)
         match verdict:
             case Verdict.UNREADABLE_GOLD:
                 raise ComponentError(f"{place} is nothing that math-verify reads: a number, or LaTeX between $ and $")
@@ -59,6 +67,13 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
                 raise ComponentError(f"the answer takes more than {self.options.max_cpu_s:g} s or 512 MiB to compare")
             case _:
                 return float(verdict is Verdict.RIGHT)
+
+
+def _delimited(text: str) -> str:
+    """Return an expression without delimiters between them, and any other text as it is."""
+    outside = _COMMANDS.sub("", text[:_MAX_CHARS]).strip()
+    words = _WORD.search(outside) and (outside.isalpha() or " " in outside)
+    return text if words or not text.strip() or len(text) > _MAX_CHARS or _DELIMITED.search(text) else f"${text}$"
 
 
 def _written_out(text: str) -> str:
