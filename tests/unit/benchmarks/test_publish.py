@@ -19,12 +19,20 @@ from tests.fixtures.scored import make_recipe
 PUBLISHED = {"kind": "publish", "write_s": 0.5, "update_s": 0.25, "compare_s": 0.125}
 LINES = [
     PUBLISHED | {"step": 0, "seconds": 100.0},
-    {"kind": "rl_step", "step": 1, "update_s": 30.0},
+    {"kind": "rl_step", "step": 1, "update_s": 30.0, "num_updates": 1},
     PUBLISHED | {"step": 1, "seconds": 1.0},
     {"kind": "checkpoint", "step": 1, "blocked_s": 0.25, "write_s": 9.0},
+    {"kind": "rl_step", "step": 2, "update_s": 20.0, "num_updates": 1},
     PUBLISHED | {"step": 2, "seconds": 2.0},
-    {"kind": "checkpoint", "step": 2, "blocked_s": 0.75, "write_s": 11.0},
+    {"kind": "checkpoint", "step": 2, "blocked_s": 40.0, "write_s": 50.0},
+    {"kind": "rl_step", "step": 3, "update_s": 0.0, "num_updates": 0},
+    {"kind": "publish", "step": 3, "seconds": 5.0, "write_s": 5.0, "update_s": 5.0, "compare_s": 5.0},
+    {"kind": "checkpoint", "step": 3, "blocked_s": 0.5, "write_s": 80.0},
+    {"kind": "rl_step", "step": 4, "update_s": 40.0, "num_updates": 1},
+    PUBLISHED | {"step": 4, "seconds": 3.0},
+    {"kind": "checkpoint", "step": 4, "blocked_s": 0.75, "write_s": 11.0},
 ]
+"""Of four steps, the third changed nothing."""
 
 
 def trained(path: Path, **plan: int) -> Trained:
@@ -35,13 +43,16 @@ def test_a_step_waits_for_both_and_the_first_version_is_of_no_step(tmp_path: Pat
     rows = {row.name.strip(): row for row in of_seconds(trained(tmp_path))}
 
     waits = rows["a step waits for version and checkpoint"]
-    assert (waits.value, waits.goal, waits.met) == (1.5 + 0.25, 2.0, True)
+    # The second step waited for what the first one left, and the fourth for what the third one left.
+    assert (waits.value, waits.goal, waits.met) == ((1.25 + 5.5) / 2, 2.0, False)
+    assert rows["at most"].value == 5.5
     assert rows["the version: written"].value == 0.5
     assert rows["the version: checked and read by the engine"].value == 0.25
     assert rows["the version: the trainer's pass over the probe"].value == 0.125
-    assert rows["the checkpoint: waited for"].value == 0.25, "no step waits for the last one"
+    assert rows["the checkpoint: waited for"].value == (0.25 + 0.5) / 2, "no step waits for the last one"
     assert rows["the last one: waited for at the end of the stage"].value == 0.75
-    assert rows["the checkpoint: written beside the next batch"].value == 10.0
+    assert rows["the checkpoint: written beside the next batch"].value == 11.0, "the median of 9, 50 and 11"
+    assert rows["the update"].value == 30.0
 
 
 def test_memory_is_compared_with_the_sum_of_the_plan(tmp_path: Path) -> None:

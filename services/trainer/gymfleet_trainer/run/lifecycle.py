@@ -276,7 +276,7 @@ async def _restore(
     path, state = last
     if state.run_id != run_id or state.recipe_hash != recipe_hash(recipe):
         raise RunDirectoryError(f"{path} belongs to run {state.run_id}, not {run_id}; use another run directory")
-    if state.model != model:
+    if state.model not in ("", model):
         raise RunDirectoryError(
             f"{source} is not the model that this run began with: its config, tokenizer or weights have changed; put "
             "that model back, or use another run directory"
