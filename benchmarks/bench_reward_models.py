@@ -73,9 +73,9 @@ _POSITION: Final = re.compile(r"position ([\d ]+), ([\d ]+)\.")
 MODEL: Final = ScratchModel(vocab_size=384, hidden_size=64, intermediate_size=192, num_layers=3, num_heads=4,
                             num_kv_heads=2, head_dim=16)  # fmt: skip
 SIZES: Final = {
-    "num_tasks": Size(1000, smoke=12, help="tasks that are played, of which a fifth is held out"),
+    "num_tasks": Size(2500, smoke=12, help="tasks that are played, of which a fifth is held out"),
     "num_samples": Size(8, smoke=6, help="episodes of each"),
-    "epochs": Size(10, smoke=1, help="passes over the pairs"),
+    "epochs": Size(6, smoke=1, help="passes over the pairs"),
 }
 SMOKE: Final[dict[str, Any]] = {"seeds": [0]}
 
