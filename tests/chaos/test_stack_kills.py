@@ -36,6 +36,7 @@ def test_one_kill_of_every_kind(tiny_model: Path, tmp_path: Path, monkeypatch: p
         steps=2000,
         max_staleness=0,
         learning_rate=1e-4,
+        schedule="constant",
         more="",
         inference="",
         sft=WARM_START,
