@@ -122,10 +122,9 @@ class Trained:
     @property
     def blocked_s(self) -> list[float]:
         """Seconds that each step waited for the version and the checkpoint before it."""
-        published, kept = (
-            self._by_step(kind, key) for kind, key in (("publish", "seconds"), ("checkpoint", "blocked_s"))
-        )
-        return [published[step - 1] + kept[step - 1] for step in self._changed if step > 1]
+        published = self._by_step("publish", "seconds")
+        steps = [step for step in self._changed if step > 1]
+        return [published[step - 1] + kept_s for step, kept_s in zip(steps, self.checkpoint_s, strict=True)]
 
     @property
     def checkpoint(self) -> Path:

@@ -66,7 +66,9 @@ def test_a_run_is_not_resumed_with_another_model(tmp_path: Path) -> None:
             assert (directory / "weights").is_file()
 
     def restored() -> RunState:
-        made: Any = lambda *_: Trained()  # noqa: E731
+        def made(*_: object) -> Any:
+            return Trained()
+
         with TorchThread(1) as worker, RunDirectory(tmp_path / "run") as directory:
             checkpoints = Checkpoints(directory.checkpoints, keep=2)
             return asyncio.run(_restore(recipe, directory, checkpoints, worker, "run-1", None, made))[0]

@@ -15,7 +15,7 @@ from gymfleet_reward.maths.verdict import Verdict
 
 _SCIENTIFIC: Final = re.compile(r"(?<![\w.,])[0-9]{1,99}(?:\.[0-9]{1,99})?[eE][-+]?[0-9]{1,3}(?![\w.,]?[0-9A-Za-z_])")
 _MAX_CHARS: Final = 100_000
-"""Longest text whose numbers are written out, each of which may become a thousand characters."""
+"""Longest text that is rewritten for math-verify: a number that is written out may become a thousand characters."""
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?\s?%?")
 _DELIMITED: Final = re.compile(r"(?<!\\)\$|\\[(\[]|\\boxed|\\begin\{(?:equation|align|math)")
 _COMMANDS: Final = re.compile(r"\\[a-z]*text[a-z]*\{[^{}]*\}|\\[A-Za-z]+")
@@ -71,9 +71,11 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
 
 def _delimited(text: str) -> str:
     """Return an expression without delimiters between them, and any other text as it is."""
-    outside = _COMMANDS.sub("", text[:_MAX_CHARS]).strip()
-    words = _WORD.search(outside) and (outside.isalpha() or " " in outside)
-    return text if words or not text.strip() or len(text) > _MAX_CHARS or _DELIMITED.search(text) else f"${text}$"
+    if len(text) > _MAX_CHARS or not text.strip() or _DELIMITED.search(text):
+        return text
+    outside = _COMMANDS.sub("", text).strip()
+    is_words = _WORD.search(outside) is not None and (outside.isalpha() or " " in outside)
+    return text if is_words else f"${text}$"
 
 
 def _written_out(text: str) -> str:

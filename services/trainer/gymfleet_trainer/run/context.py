@@ -113,10 +113,10 @@ class RunContext:
     async def see_to_checkpoint(self, waited_s: float) -> None:
         """Settle a begun checkpoint, if any, unless it is still being written; never wait.
 
+        Raises as `settle_checkpoint` does.
+
         Args:
             waited_s: seconds that the last update has waited for it.
-
-        Raises: see `settle_checkpoint`.
         """
         if self._begun is not None:
             self._begun.blocked_s += waited_s

@@ -208,7 +208,7 @@ class Steps:
             update = await run.worker.run(run.learner.update, groups, state.staleness)
             waited_s = run.learner.waited_s
             update_s = time.monotonic() - updating - waited_s
-            await run.see_to_checkpoint(waited_s)  # it became the last one, or failed
+            await run.see_to_checkpoint(waited_s)  # which may have failed meanwhile
         for group in groups:
             state.trained.append(group.group_id)
             self._close(group.group_id)
