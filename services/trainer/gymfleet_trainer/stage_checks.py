@@ -263,6 +263,7 @@ class _Rehearsal:
                 await run.checkpoint()
             except _Killed:
                 died = True
+                await run.settle_checkpoint()  # its thread would outlive this "process", and disturb the next one
             strangers = [one.group_id for one in fleet.asked if stage.request(run, one.group_id) is None]
             return _Played(fleet.asked, run.taken(), state.age - age, died, strangers)
 

@@ -1,9 +1,12 @@
 """The conformance suite of stages: ours keep every promise, and each promise that is broken is named."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gymfleet_kit.plugins import PluginError
+from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.plan import STAGES
 from gymfleet_trainer.stage_checks import examine
 
@@ -47,6 +50,17 @@ STAGE = Trains
 @pytest.mark.parametrize("name", STAGES.included())
 def test_ours_keep_what_every_stage_promises(name: str) -> None:
     assert examine(name) == []
+
+
+def test_a_killed_rehearsal_does_not_disturb_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Checkpoints.commit
+
+    def slow(self: Checkpoints, finish: Callable[[], object]) -> Path:
+        time.sleep(0.3)  # so that it would still be under way when the next one begins
+        return commit(self, finish)
+
+    monkeypatch.setattr(Checkpoints, "commit", slow)
+    assert examine("reinforce") == []
 
 
 @pytest.mark.parametrize(
