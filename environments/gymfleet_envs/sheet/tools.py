@@ -55,7 +55,7 @@ class Workbook:
             raise Refused(NOT_OPEN)
         try:
             changed, result = _TOOLS[tool](sheet, arguments)
-        except (ValueError, TooLarge) as error:
+        except (ValueError, OverflowError, TooLarge) as error:  # an integer may be too large for a float
             raise Refused(f"{type(error).__name__}({str(error)!r})") from None
         if changed is sheet:
             return self, result
