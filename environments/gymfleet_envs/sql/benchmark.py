@@ -25,6 +25,8 @@ _FILES: Final[dict[str, Split]] = {
     "train": "train", "train_spider": "train", "train_others": "train", "dev": "validation",
     "mini_dev_sqlite": "validation", "test": "test",
 }  # fmt: skip
+_PART_OF: Final = {"mini_dev_sqlite": "dev"}
+"""Question files that are published with the databases and tables of another one: BIRD's Mini-Dev."""
 _MAX_FILE_BYTES: Final = 256 * 2**20
 _DB_ID: Final = re.compile(r"[\w][\w .+-]{0,127}")
 log = structlog.get_logger()
@@ -86,15 +88,16 @@ class _Benchmark:
     def tasks(self, folder: Path, name: str) -> Iterator[Task[SqlTask]]:
         file = folder / f"{name}.json"
         questions = _read(file, _QUESTIONS)
-        folders = [folder / place for place in (f"{name}_databases", "databases", "database", f"{name}_database")]
-        present = [place for place in folders if place.is_dir()]
+        names = dict.fromkeys((name, _PART_OF.get(name, name)))
+        places = [*(f"{one}_databases" for one in names), "databases", "database", f"{name}_database"]
+        present = [folder / place for place in places if (folder / place).is_dir()]
         if not present:
-            places = ", ".join(place.name for place in folders[:3])
             raise TaskDataError(
-                f"sql: {file} has questions, but there are no databases beside it: none of {places} is a directory "
-                "(with DB_ID/DB_ID.sqlite in it)"
+                f"sql: {file} has questions, but there are no databases beside it: none of {', '.join(places)} is a "
+                "directory (with DB_ID/DB_ID.sqlite in it)"
             )
-        tables = next((p for p in (folder / f"{name}_tables.json", folder / "tables.json") if p.is_file()), None)
+        named = (folder / f"{prefix}tables.json" for prefix in (*(f"{one}_" for one in names), ""))
+        tables = next((path for path in named if path.is_file()), None)
         schemas = {entry.db_id: entry for entry in _read(tables, _SCHEMAS)} if tables else {}
         try:
             for number, entry in enumerate(questions):

@@ -255,6 +255,17 @@ def test_bird_s_directories_become_tasks(tmp_path: Path) -> None:
     assert Hinted.task_source(tmp_path).by_id("train.0").data.prompt == f"{WORDS}\n\nAsk.\n\nWho?"
 
 
+def test_bird_s_mini_dev_has_the_databases_and_tables_of_dev(tmp_path: Path) -> None:
+    make(tmp_path, [GOOD], databases="dev_databases", name="mini_dev_sqlite")
+    tables = {"db_id": "pets", "table_names": ["owner"], "column_names": [[-1, "*"], [0, "Owner Name"]]}
+    (tmp_path / "dev_tables.json").write_text(json.dumps([tables]))
+
+    tasks = Sql.task_source(tmp_path)
+
+    assert tasks.count("validation", "benchmark") == 1
+    assert tasks.by_id("mini_dev_sqlite.0").data.prompt.startswith("pets contains tables such as owner.")
+
+
 @pytest.mark.parametrize(
     ("questions", "fault"),
     [
