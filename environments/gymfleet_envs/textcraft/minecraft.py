@@ -62,6 +62,8 @@ class _Shaped(_Crafting):
             if symbol not in grid:
                 raise ValueError(f"key {symbol!r} does not occur in the pattern")
             yield from [slot] * grid.count(symbol)
+        if missing := sorted(set(grid) - self.key.keys() - {" "}):
+            raise ValueError(f"the pattern has {missing[0]!r}, which the key does not explain")
 
 
 class _Shapeless(_Crafting):
@@ -156,6 +158,8 @@ class _Selection:
                     raise ValueError("an ingredient is either an item or a tag")
                 (self._items if choice.item else self._tags).add(choice.name)
                 inputs[choice.name] = inputs.get(choice.name, 0) + 1
+            if not inputs:
+                raise ValueError("there is no ingredient")
         except ValueError as error:
             raise TaskDataError(f"textcraft: {path}: {error}") from None
         output = item_name(crafting.result.item)

@@ -199,6 +199,8 @@ def test_minecraft_recipes_become_tasks(tmp_path: Path) -> None:
         (STICK | {"result": {"item": "minecraft:stick", "count": 0}}, "result.count: Input should be greater"),
         (STICK | {"key": {"#": {}}}, "an ingredient is either an item or a tag"),
         (STICK | {"key": {"X": {"item": "minecraft:coal"}}}, "key 'X' does not occur in the pattern"),
+        (STICK | {"pattern": ["#", "X"]}, "the pattern has 'X', which the key does not explain"),
+        (STICK | {"pattern": [" "], "key": {}}, "there is no ingredient"),
         (PLANKS | {"ingredients": []}, "ingredients: "),
         (" " * 70_000, "larger than 65536 bytes"),
     ],
