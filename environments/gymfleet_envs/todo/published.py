@@ -54,7 +54,7 @@ def _read_projects(data: Path) -> list[dict[str, Any]]:
     try:
         projects = json.loads(read_text("todo", path, max_bytes=_MAX_BYTES))
         _account(projects, Ids(random.Random(0)))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # infinity is no int
         raise TaskDataError(f"todo: {path}: {error}") from None
     except (TypeError, KeyError, AttributeError) as error:
         raise TaskDataError(f"todo: {path}: it is no list of projects with tasks ({error!r})") from None

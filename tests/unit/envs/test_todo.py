@@ -227,8 +227,10 @@ def test_all_published_tasks_are_won_by_calls_and_lost_without() -> None:
         ('{"a": 1}', "it is no list of projects with tasks"),
         ('[{"name": "a"}]', "it is no list of projects with tasks"),
         ('[{"name": "a", "tasks": [{"content": "b", "due_date": "soon"}]}]', "due_date 'soon' of 'b' is no day"),
+        ('[{"name": "a", "tasks": [{"content": "b", "due_date": "2015-06-01", "description": "", "priority": 1e999}]}]',
+         "cannot convert float infinity to integer"),
     ],
-)
+)  # fmt: skip
 def test_damaged_accounts_are_refused_by_name(tmp_path: Path, start: str, fault: str) -> None:
     (tmp_path / "todo.jsonl").write_text((PUBLISHED / "todo.jsonl").read_text())
     with pytest.raises(TaskDataError, match=r"has no start/projects\.json"):
