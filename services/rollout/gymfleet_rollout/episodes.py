@@ -59,3 +59,8 @@ async def best_first(ctx: PlayContext, leaves: Sequence[Node]) -> list[Node]:
     values = await ctx.evaluate(over) if over else []
     ranked = sorted(zip(values, over, strict=True), key=lambda one: -one[0])
     return [leaf for _, leaf in ranked] + [leaf for leaf in leaves if not leaf.over]
+
+
+def over_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return nodes in their order, but first those at which the episode is over."""
+    return sorted(nodes, key=lambda node: not node.over)

@@ -186,6 +186,14 @@ async def test_where_the_budget_ends_it_what_is_open_is_handed_in() -> None:
     assert len(played.door.actions) == 3
 
 
+async def test_where_the_budget_allows_no_values_what_has_ended_is_handed_in() -> None:
+    played = Played("beam", LEFT, OPEN, max_turns=2)
+
+    (best,) = await played.play({"width": 1, "candidates": 2}, budget=Budget(evaluations=1))
+
+    assert (actions(best), best.finish_reason) == (("open",), FinishReason.TERMINATED)
+
+
 # --- plan and execute
 
 

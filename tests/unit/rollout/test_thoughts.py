@@ -1,10 +1,11 @@
 """Strategies whose nodes the policy judges itself: trees and graphs of thoughts."""
 
 import re
+from typing import Any
 
 import pytest
 from gymfleet_contracts.rollout import Budget, EpisodeLimits
-from gymfleet_contracts.trajectory import Status
+from gymfleet_contracts.trajectory import FinishReason, Status
 from gymfleet_rollout.asking import number
 from gymfleet_rollout.strategies.graph_of_thoughts import GraphOptions
 from pydantic import ValidationError
@@ -190,3 +191,20 @@ async def test_without_room_for_the_first_question_there_is_no_episode() -> None
 
     assert (failed.status, failed.turns) == (Status.POLICY_ERROR, ())
     assert "the hint leaves no room for a reply" in str(failed.error)
+
+
+@pytest.mark.parametrize("options", [{}, {"value": "votes"}, {"search": "dfs"}], ids=["marks", "votes", "deep"])
+async def test_where_the_budget_allows_no_marks_what_has_ended_is_handed_in(options: dict[str, Any]) -> None:
+    played = Played("tree_of_thoughts", LEFT, OPEN, max_turns=2)
+
+    (found,) = await played.play({"children": 2, "samples": 1, **options}, budget=Budget(model_calls=2))
+
+    assert (actions(found), found.finish_reason) == (("open",), FinishReason.TERMINATED)
+
+
+async def test_an_episode_that_was_marked_is_handed_in_when_the_budget_ends_its_depth() -> None:
+    played = Played("tree_of_thoughts", LEFT, RIGHT, "5", "4", OPEN, RIGHT, "9", "3", max_turns=3)
+
+    (found,) = await played.play({"children": 2, "samples": 1, "width": 2}, budget=Budget(model_calls=9))
+
+    assert actions(found) == ("go left", "open")

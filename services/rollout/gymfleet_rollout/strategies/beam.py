@@ -5,7 +5,7 @@ from typing import Annotated
 from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
-from gymfleet_rollout.episodes import distinct, side_by_side, tried
+from gymfleet_rollout.episodes import distinct, over_first, side_by_side, tried
 from gymfleet_rollout.strategy import BudgetSpent, Node, PlayContext, Strategy, StrategyFacts, StrategyOptions
 
 
@@ -34,19 +34,24 @@ class Beam(Strategy[BeamOptions]):
         ended: list[tuple[float, Node]] = []
         try:
             while beams and len(ended) < self.options.width:
-                beams = await self._next(ctx, beams, ended)
+                beams = await self._grown(ctx, beams)
+                beams = await self._best(ctx, beams, ended)
         except BudgetSpent:
             pass
         best = [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])]
         for leaf in [*best, *beams][: len(ctx.group.wanted)]:
             ctx.export(leaf, selected=True)
 
-    async def _next(self, ctx: PlayContext, beams: list[Node], ended: list[tuple[float, Node]]) -> list[Node]:
-        """Return the nodes of the next depth to continue from, and add those that are over to `ended`."""
+    async def _grown(self, ctx: PlayContext, beams: list[Node]) -> list[Node]:
+        """Return the nodes of the next depth, first those that are over: the budget may not allow their values."""
         grown = await side_by_side(self._children(ctx, node) for node in beams)
         children = [child for some in grown for child in some]
         if not children:
             raise BudgetSpent("it let no reply be carried out")
+        return over_first(children)
+
+    async def _best(self, ctx: PlayContext, children: list[Node], ended: list[tuple[float, Node]]) -> list[Node]:
+        """Return the nodes of a depth to continue from, and add those that are over to `ended`."""
         ranked = sorted(zip(await ctx.evaluate(children), children, strict=True), key=lambda one: -one[0])
         ended += [(value, child) for value, child in ranked if child.over]
         still_open = [child for _, child in ranked if not child.over]

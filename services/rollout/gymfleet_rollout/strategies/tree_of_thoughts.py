@@ -6,7 +6,7 @@ from gymfleet_contracts.numbers import NUMBER
 from pydantic import Field
 
 from gymfleet_rollout.asking import VALUER, comparisons, marks, path, votes, way
-from gymfleet_rollout.episodes import distinct, tried
+from gymfleet_rollout.episodes import distinct, over_first, tried
 from gymfleet_rollout.strategy import (
     BudgetSpent,
     Node,
@@ -56,6 +56,11 @@ class TreeOfThoughts(Strategy[TreeOptions]):
     Options = TreeOptions
     facts = StrategyFacts(forks=True, roles=(VALUER, PROPOSER))
 
+    def __init__(self, options: TreeOptions) -> None:
+        super().__init__(options)
+        self._unvalued: list[Node] = []
+        """Nodes that were reached when the budget no longer allowed their values."""
+
     async def play(self, ctx: PlayContext) -> None:
         """Search one tree for the whole group."""
         root = await ctx.open()
@@ -66,11 +71,13 @@ class TreeOfThoughts(Strategy[TreeOptions]):
     async def _broad(self, ctx: PlayContext, root: Node) -> list[Node]:
         # Votes and comparisons are over nodes of all branches, so the policy is asked at the beginning.
         stem = None if self.options.value == "marks" else (await ctx.fork(root))[0]
-        beams, ended = [root], list[tuple[float, Node]]()
+        beams, ended, valued = [root], list[tuple[float, Node]](), list[tuple[float, Node]]()
         try:
             while beams and len(ended) < self.options.width:
+                valued = []
                 if stem is None:
-                    valued = [one for node in beams for one in await self._children(ctx, node)]
+                    for node in beams:
+                        valued += await self._children(ctx, node)
                 else:
                     grown = [child for node in beams for child in await self._grown(ctx, node)]
                     valued = await self._valued(ctx, stem, grown, [path(child) for child in grown])
@@ -83,8 +90,8 @@ class TreeOfThoughts(Strategy[TreeOptions]):
                 for child in left[self.options.width :]:
                     await ctx.release(child)
         except BudgetSpent:
-            pass
-        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] + beams
+            ended += [one for one in valued if one[1].over]
+        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] + self._unvalued + beams
 
     async def _deep(self, ctx: PlayContext, root: Node) -> list[Node]:
         ended: list[tuple[float, Node]] = []
@@ -108,7 +115,7 @@ class TreeOfThoughts(Strategy[TreeOptions]):
                     await ctx.release(child)
         except BudgetSpent:
             pass
-        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] or [newest]
+        return [leaf for _, leaf in sorted(ended, key=lambda one: -one[0])] or self._unvalued or [newest]
 
     async def _children(self, ctx: PlayContext, node: Node) -> list[tuple[float, Node]]:
         """Return the children of a node with their values; none if the budget lets no reply be carried out."""
@@ -126,15 +133,23 @@ class TreeOfThoughts(Strategy[TreeOptions]):
     ) -> list[tuple[float, Node]]:
         if not children:
             return []
-        if self.options.value == "votes":
-            values = await votes(ctx, stem, ways, self.options.samples)
-        elif self.options.value == "comparisons":
-            values = await comparisons(ctx, stem, ways, self.options.samples)
-        else:
-            values = [mark or 0.0 for mark in await marks(ctx, stem, ways, self.options.samples)]
+        try:
+            values = await self._asked(ctx, stem, ways)
+        except NoRoom:
+            raise
+        except BudgetSpent:
+            self._unvalued = over_first(children)
+            raise
         for value, child in zip(values, children, strict=True):
             ctx.note(child, value=value)
         return list(zip(values, children, strict=True))
+
+    async def _asked(self, ctx: PlayContext, stem: Node, ways: list[str]) -> list[float]:
+        if self.options.value == "votes":
+            return await votes(ctx, stem, ways, self.options.samples)
+        if self.options.value == "comparisons":
+            return await comparisons(ctx, stem, ways, self.options.samples)
+        return [mark or 0.0 for mark in await marks(ctx, stem, ways, self.options.samples)]
 
     async def _replies(self, ctx: PlayContext, node: Node) -> list[Reply]:
         count = self.options.children
