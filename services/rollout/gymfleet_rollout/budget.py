@@ -32,7 +32,7 @@ class Spending:
     def __init__(self, budget: Budget, timeout: Timeout) -> None:
         self._budget = budget
         self._timeout = timeout
-        self._began = time.monotonic()
+        self._began: float | None = None
         self._reserved = 0
         self._returned = asyncio.Event()
         self.is_timed = budget.seconds is not None
@@ -41,10 +41,15 @@ class Spending:
         self.tokens = 0
         self.evaluations = 0
 
+    def begin(self) -> None:
+        """Start the clock, unless it runs: the group has waited for room until now."""
+        if self._began is None:
+            self._began = time.monotonic()
+
     @property
     def seconds(self) -> float:
         """Return the time since the group was begun."""
-        return time.monotonic() - self._began
+        return 0.0 if self._began is None else time.monotonic() - self._began
 
     def step(self) -> None:
         """Count an action. Raises `BudgetSpent`."""

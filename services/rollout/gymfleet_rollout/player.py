@@ -226,6 +226,7 @@ class Player:
 
     async def _unit(self, unit: _Unit, deliver: Deliver, deliver_tree: DeliverTree | None) -> None:
         async with self._room(len(unit.samples)):
+            unit.spending.begin()
             trajectories = await self._attempts(unit)
         if deliver_tree is not None and unit.tree is not None:
             await deliver_tree(unit.tree)

@@ -1,5 +1,6 @@
 """What a group may cost."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from gymfleet_rollout.formats import Formats
 from gymfleet_rollout.player import Player
 
 from tests.fixtures.strategies import PLAYS_ON, SIDE_BY_SIDE, Table
-from tests.unit.rollout.test_episode import CHAT, LEFT, Door, ScriptedPolicy, Specs, group
+from tests.unit.rollout.test_episode import CHAT, LEFT, OPEN, Door, ScriptedPolicy, Specs, group
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +159,25 @@ async def test_time_is_a_budget_too(path: Path) -> None:
     assert (trajectory.status, trajectory.finish_reason) == (Status.TRUNCATED, FinishReason.BUDGET)
     assert len(trajectory.turns) == 1
     assert not table.left_open
+
+
+async def test_a_group_has_all_its_time_after_it_has_waited_for_room() -> None:
+    door = Door()
+    policy = ScriptedPolicy("Thought: x Action: hang", OPEN)
+    player = Player(policy, CHAT, door, Specs(), Formats(), max_episodes=1)  # type: ignore[arg-type]
+    played: list[Trajectory] = []
+
+    async def deliver(trajectories: list[Trajectory]) -> None:
+        played.extend(trajectories)
+
+    async def let_go(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        door.hang.set()
+
+    timed = group(group_id="timed", budget=Budget(seconds=2))
+    await asyncio.gather(player.play(group(), [0], deliver), player.play(timed, [0], deliver), let_go(2.1))
+
+    assert [t.status for t in played] == [Status.COMPLETED] * 2
 
 
 async def test_a_strategy_may_catch_it_and_export_what_it_has(path: Path) -> None:
