@@ -53,6 +53,8 @@ class _Socket:
         self._connection = connection
         self._on_loss = on_loss
         self._pending: dict[int, tuple[asyncio.Future[RawReply], float]] = {}
+        self._if_late: dict[int, Callable[[RawReply], None]] = {}
+        """What takes the replies to calls that may give up, by id."""
         self._sweeping: asyncio.TimerHandle | None = None
         self._outbox: deque[bytes] = deque()
         self._wake = asyncio.Event()
@@ -60,26 +62,44 @@ class _Socket:
         self._reader = asyncio.create_task(self._read())
         self._writer = asyncio.create_task(self._write())
 
-    async def call(self, frame_id: int, data: bytes, deadline: float) -> RawReply:
-        """Send an encoded request and wait for its reply. Raises `TimeoutError` soon after `deadline`."""
+    async def call(
+        self, frame_id: int, data: bytes, deadline: float, if_late: Callable[[RawReply], None] | None
+    ) -> RawReply:
+        """Send an encoded request and wait for its reply. Raises `TimeoutError` soon after `deadline`.
+
+        `if_late` takes the reply if it comes when nobody waits for it any more.
+        """
         if self.lost is not None:
             raise _ConnectionLost(self.lost, sent=False)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[RawReply] = loop.create_future()
         self._pending[frame_id] = answer, deadline
+        if if_late is not None:
+            self._if_late[frame_id] = if_late
         if self._sweeping is None:  # one timer for all calls: a timer for each would cost as much as the call
             self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
         self._outbox.append(data)
         self._wake.set()
         try:
-            return await answer
+            reply = await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() and answer.exception() is None:  # it came a moment too late
+                self._late(answer.result())
+            raise
         finally:
             self._pending.pop(frame_id, None)
+        self._if_late.pop(frame_id, None)
+        return reply
 
     async def aclose(self) -> None:
         """Close the socket; waiting calls fail."""
         await self._connection.close()
         await self._reader
+
+    def _late(self, reply: RawReply) -> None:
+        """Give a reply to a call that gave up to whoever wants it; others are dropped."""
+        if (if_late := self._if_late.pop(reply.id, None)) is not None:
+            if_late(reply)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,8 +127,10 @@ class _Socket:
                 for frame in split_frames(data if isinstance(data, bytes) else data.encode()):
                     reply = _decode_reply(frame)
                     pending = self._pending.get(reply.id)
-                    if pending is not None and not pending[0].done():  # a late reply to a call that gave up is dropped
+                    if pending is not None and not pending[0].done():
                         pending[0].set_result(reply)
+                    else:
+                        self._late(reply)
         except websockets.ConnectionClosed as error:
             reason = f"the connection was lost: {error}"
             sent = error.rcvd is None or error.rcvd.code != FINISHED
@@ -263,11 +285,13 @@ class FrameChannel(Connected):
         repeatable: bool,
         trace: str = "",
         replies: bytes = b"",
+        if_late: Callable[[RawReply], None] | None = None,
     ) -> tuple[RawReply, int]:
         """Make one call; return the reply and the number of times that the call may have reached the server.
 
         A call that was certainly never sent is sent again; one that may have arrived, only if it is `repeatable`.
-        `replies` are the recorded replies of models that a gateway's replay repeats.
+        `replies` are the recorded replies of models that a gateway's replay repeats. `if_late` takes a reply that
+        comes after the caller gave up.
         Raises `DeadlinePassed` after `timeout_s`, `TransportError` if the connection is lost for good, and
         `PayloadTooLarge` for a call that no server would read: it would close the socket instead.
         """
@@ -286,7 +310,7 @@ class FrameChannel(Connected):
                 if len(data) > MAX_FRAME_BYTES:
                     raise problem_error(_too_large(op, len(data)))
                 try:
-                    return await socket.call(frame_id, data, deadline), times_sent + 1
+                    return await socket.call(frame_id, data, deadline, if_late), times_sent + 1
                 except _ConnectionLost as error:
                     times_sent += error.sent
                     if error.sent and not repeatable:

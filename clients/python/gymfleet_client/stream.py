@@ -1,6 +1,8 @@
 """The session API over `WS /v1/stream`: the fast path for many concurrent episodes."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,7 +26,7 @@ from gymfleet_client._connected import Connected
 from gymfleet_client._patience import Patience
 from gymfleet_client._retries import repeated
 from gymfleet_client._trace import current_traceparent
-from gymfleet_client.errors import TransportError, UnknownSession, parse_problem, problem_error
+from gymfleet_client.errors import ClientError, TransportError, UnknownSession, parse_problem, problem_error
 from gymfleet_client.multiplex import UNREADABLE, FrameChannel
 
 __all__ = ["SessionStream"]
@@ -39,8 +41,8 @@ class SessionStream(Connected):
     Every call raises `ProblemError` for a problem that the service answers, `DeadlinePassed`
     after its `timeout_s`, and `TransportError` if the connection is lost for good. Calls are
     repeated over a new connection (a step's index makes that safe), except `open` and `fork`,
-    because they make sessions. A call answered with 429 was not executed: it is made again
-    after the requested pause, within `timeout_s`.
+    because they make sessions; a session that is made after its caller gave up is closed. A call
+    answered with 429 was not executed: it is made again after the requested pause, within `timeout_s`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class SessionStream(Connected):
         self._channel = FrameChannel(
             base_url, api_key=api_key, connect_timeout_s=connect_timeout_s, connections=connections
         )
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         """Connect now rather than at the first call."""
@@ -62,6 +65,7 @@ class SessionStream(Connected):
     async def aclose(self) -> None:
         """Close the sockets. Sessions stay open on the server until closed or expired."""
         await self._channel.aclose()
+        await asyncio.gather(*self._closing)
 
     async def open(self, request: OpenSession, *, timeout_s: float = 60.0) -> Session:
         """Open a session and get its first observation."""
@@ -150,11 +154,24 @@ class SessionStream(Connected):
 
         async def once() -> Any:
             reply, _ = await self._channel.request(
-                op, session_id, body(), timeout_s=patience.remaining_s, repeatable=repeatable, trace=trace
-            )
+                op, session_id, body(), timeout_s=patience.remaining_s, repeatable=repeatable, trace=trace,
+                if_late=None if repeatable else self._unclaimed,
+            )  # fmt: skip
             return _result(reply)
 
         return await repeated(once, patience.pause_s)
+
+    def _unclaimed(self, reply: RawReply) -> None:
+        closing = asyncio.create_task(self._close_made(reply))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close_made(self, reply: RawReply) -> None:
+        """Close the sessions that a call made after its caller gave up: nobody else has their ids."""
+        with suppress(ClientError):
+            made = _result(reply)
+            for session in made if isinstance(made, list) else [made]:
+                await self.close(_model(Session, session).session_id)
 
 
 def _at(index: int | None) -> dict[str, Any] | None:

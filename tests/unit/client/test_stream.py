@@ -15,6 +15,8 @@ from websockets.asyncio.server import ServerConnection, serve
 
 Answer = Callable[[ServerConnection, RequestFrame], Awaitable[None]]
 RESULT = {"index": 0, "observation": "o", "reward": 0.5, "terminated": False, "truncated": False}
+TASK = {"env": "maze", "split": "train", "level": "easy", "task_id": "easy.train.0"}
+SESSION = {"session_id": "s", "task": TASK, "observation": "o", "lease_s": 60, "expires_in_s": 60}
 GONE = {"type": "/problems/unknown-session", "title": "gone", "status": 404}
 
 
@@ -102,6 +104,42 @@ async def test_a_reply_that_comes_too_late_goes_to_nobody() -> None:
         with pytest.raises(DeadlinePassed):
             await stream.step("first", 0, "a", timeout_s=0.05)
         assert (await stream.step("second", 0, "a")).observation == "o"
+
+
+@pytest.mark.parametrize("op", ["open", "fork"])
+@pytest.mark.parametrize("cancelled", [False, True], ids=["too late", "cancelled"])
+async def test_sessions_that_are_made_after_their_caller_gave_up_are_closed(op: str, cancelled: bool) -> None:
+    came, gave_up, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    left = {"first", "second"} if op == "fork" else {"first"}
+
+    async def answer(connection: ServerConnection, frame: RequestFrame) -> None:
+        if frame.op == "close":
+            left.remove(frame.session_id)
+            await connection.send(encode(ReplyFrame(frame.id, ok=None)))
+            if not left:
+                closed.set()
+            return
+        came.set()
+        await gave_up.wait()
+        made = [{**SESSION, "session_id": name} for name in sorted(left)]
+        await connection.send(encode(ReplyFrame(frame.id, ok=made if frame.op == "fork" else made[0])))
+
+    async with server(answer) as (url, _), SessionStream(url) as stream:
+
+        async def make(timeout_s: float) -> None:
+            if op == "open":
+                await stream.open(OpenSession(env="maze", task_index=0), timeout_s=timeout_s)
+            else:
+                await stream.fork("id", 2, timeout_s=timeout_s)
+
+        call = asyncio.create_task(make(60 if cancelled else 0.2))
+        await came.wait()
+        if cancelled:
+            call.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else DeadlinePassed):
+            await call
+        gave_up.set()
+        await asyncio.wait_for(closed.wait(), 10)
 
 
 async def test_calls_that_wait_when_the_stream_is_closed_fail() -> None:
