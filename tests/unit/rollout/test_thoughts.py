@@ -114,6 +114,15 @@ async def test_deep_it_comes_back_to_the_second_best() -> None:
     assert actions(found) == ("go left", "open")
 
 
+async def test_deep_an_episode_that_ends_badly_is_a_try_too() -> None:
+    played = Played("tree_of_thoughts", LEFT, RIGHT, "8", "9", LEFT, RIGHT, "0", "1", max_turns=2)
+
+    (found,) = await played.play({"children": 2, "samples": 1, "search": "dfs", "tries": 2})
+
+    assert actions(found) == ("go right", "go right"), "the better of two bad ones"
+    assert len(played.door.actions) == 4, "two tries were asked for, and the other branch would be a third"
+
+
 async def test_ways_on_that_are_listed_are_taken_one_by_one() -> None:
     played = Played("tree_of_thoughts", "- go left\n- go right\n- go up\n- go left", LEFT, RIGHT, "1", "2", max_turns=1)
 

@@ -41,7 +41,7 @@ class TreeOptions(StrategyOptions):
     width: Annotated[int, Field(ge=1, le=64), NUMBER] = 2
     """Nodes of each depth that `bfs` continues from; it is over once this many episodes have ended."""
     prune: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.15
-    """`dfs` leaves out nodes whose value is not above this."""
+    """`dfs` does not continue from nodes whose value is not above this."""
     tries: Annotated[int, Field(ge=1, le=1024), NUMBER] = 10
     """Episodes that `dfs` plays to the end; the best is exported."""
 
@@ -107,11 +107,11 @@ class TreeOfThoughts(Strategy[TreeOptions]):
                     continue
                 for value, child in sorted(children, key=lambda one: one[0]):
                     newest = child
-                    if value > self.options.prune and not child.over:
+                    if child.over:
+                        ended.append((value, child))
+                    elif value > self.options.prune:
                         stack.append(child)
                         continue
-                    if value > self.options.prune:
-                        ended.append((value, child))
                     await ctx.release(child)
         except BudgetSpent:
             pass
