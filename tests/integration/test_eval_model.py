@@ -195,9 +195,18 @@ def test_what_cannot_be_measured_is_refused(more: list[str], told: str, evaluati
     assert told in evaluation.err
 
 
-def test_its_options_are_refused_for_a_model_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["eval", "runs/none", "--model", "wise"]) == 2
-    assert "leave out --model" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--model", "wise"), ("--temperature", "0"), ("--max-reply-tokens", "1024"), ("--concurrency", "4"),
+        ("--timeout-s", "9"), ("--price-in", "1"),
+    ],
+)  # fmt: skip
+def test_its_options_are_refused_for_a_model_of_ours(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["eval", "runs/none", option, value]) == 2
+    assert f"leave out {option}: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

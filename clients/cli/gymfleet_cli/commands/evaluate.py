@@ -29,6 +29,11 @@ from gymfleet_cli.supervisor.sweep import sweep
 
 _MODELS: Final = ("config.json", "adapter_config.json")
 """A model's directory, or an adapter's, has one of these."""
+_OF_THEIRS: Final = (
+    "model", "api_key_env", "price_in", "price_out", "temperature", "max_reply_tokens", "timeout_s", "concurrency",
+    "url",
+)  # fmt: skip
+"""The options about the endpoint of `--model-url`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Target:
 
 
 def evaluate(
+    context: typer.Context,
     target: Annotated[
         Path | None,
         typer.Argument(help="Recipe, run directory, checkpoint or model directory. None with --model-url."),
@@ -97,7 +103,7 @@ def evaluate(
     """
     of_ours = {"TARGET": target, "--strategy": strategy, "--allocate": allocate, "--budget": budget,
                "--stages": stages, "--set": changes}  # fmt: skip
-    of_theirs = {"--model": model, "--api-key-env": api_key_env, "--url": url}
+    of_theirs = {f"--{name.replace('_', '-')}": _is_given(context, name) for name in _OF_THEIRS}
     if model_url is not None:
         _require_none(of_ours, "--model-url: another server's model is played as it comes")
         if model is None:
@@ -137,6 +143,11 @@ def _evaluate_once(found: Target, recipe: Recipe, plan: Plan, episodes: int | No
     err.print(plain(f"measuring {found.checkpoint or 'the initial model'} · logs {plan.directory / 'logs'}"))
     for title, line in success_lines(_measured(found, recipe, episodes, plan)).items():
         out.print(plain(f"{title}: {line}" if title else line), soft_wrap=True)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _require_none(given: Mapping[str, object], reason: str) -> None:
