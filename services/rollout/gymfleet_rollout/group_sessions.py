@@ -23,9 +23,10 @@ class GroupSessions:
     """Opens, forks and closes the sessions of one attempt at a group.
 
     If an environment reaches the same state by the same actions, only the last `MAX_WAITING` sessions that nobody is
-    using stay open. A node whose session was closed gets another: a fork of the nearest node above it that has one, or
-    a new one, in which the actions that led on from there are repeated. A tree can then be as large as its budget
-    allows, and needs no more sessions of the environment than these.
+    using stay open, and half as many each time that it has no free slot: searches that held what they and others wait
+    for would wait for ever. A node whose session was closed gets another: a fork of the nearest node above it that has
+    one, or a new one, in which the actions that led on from there are repeated. A tree can then be as large as its
+    budget allows, and needs no more sessions of the environment than these.
 
     Args:
         together: whether the samples are played together, and may form a tree.
@@ -33,13 +34,14 @@ class GroupSessions:
 
     def __init__(self, parts: Parts, group: GroupRequest, *, together: bool) -> None:
         can = parts.spec.capabilities
-        self._desk = SessionDesk(parts.sessions, group)
+        self._desk = SessionDesk(parts.sessions, group, self._make_room)
         self._sessions = parts.sessions
         self._timeout_s = group.limits.step_timeout_s
         self._forks_by_replay = can.fork is ForkSupport.REPLAY
         self._can_replay = (
             together and can.deterministic and can.stable_observations and can.fork is not ForkSupport.NONE
         )
+        self._max_waiting = MAX_WAITING
         self._open: set[str] = set()
         self._waiting: dict[str, Node] = {}
         """The newest node of each session, the least recently used first."""
@@ -80,13 +82,23 @@ class GroupSessions:
     async def give_back(self, node: Node) -> None:
         """Allow the session of a node to be closed once too many wait."""
         self._in_use[node.session_id] -= 1
+        await self._close_surplus()
+
+    async def _make_room(self) -> bool:
+        """Let fewer sessions wait from now on; return whether one was closed."""
+        self._max_waiting = min(self._max_waiting, len(self._waiting) // 2)
+        return await self._close_surplus()
+
+    async def _close_surplus(self) -> bool:
+        """Close the sessions that were not used for longest, if too many wait; return whether there were any."""
         idle = [one for one in self._waiting.values() if not self._in_use[one.session_id]]
-        surplus = idle[: max(0, len(self._waiting) - MAX_WAITING)]
+        surplus = idle[: max(0, len(self._waiting) - self._max_waiting)]
         for one in surplus:
             one.context = None  # which is long, and can be had from its turns
             self._gone.add(one.session_id)
             del self._waiting[one.session_id]
         await asyncio.gather(*[self._close(one.session_id) for one in surplus])
+        return bool(surplus)
 
     def arrived(self, node: Node) -> None:
         """Note the node that a session has reached."""

@@ -58,10 +58,17 @@ class Sessions(Protocol):
 
 
 class SessionDesk:
-    """Opens, forks and closes the sessions of a group's task."""
+    """Opens, forks and closes the sessions of a group's task.
 
-    def __init__(self, sessions: Sessions, group: GroupRequest) -> None:
+    Args:
+        make_room: closes sessions of the group that can wait, and returns whether there were any.
+    """
+
+    def __init__(
+        self, sessions: Sessions, group: GroupRequest, make_room: Callable[[], Coroutine[Any, Any, bool]]
+    ) -> None:
         self._sessions = sessions
+        self._make_room = make_room
         self._limits = group.limits
         self._task = group.task
         if self._task.lease_s is None:
@@ -94,4 +101,13 @@ class SessionDesk:
             "environment.full", on=(EnvironmentFull, QuotaExceeded, RateLimited), first_pause_s=_OPEN_PAUSE_S,
             asked_s=lambda error: error.retry_after_s, level="info", bound={"env": self._task.env},
         )  # fmt: skip
-        return await shortage.call(call)
+        return await shortage.call(partial(self._or_make_room, call))
+
+    async def _or_make_room(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call, and once more if sessions of this group were closed for it: it may wait for its own slots."""
+        try:
+            return await call()
+        except (EnvironmentFull, QuotaExceeded):
+            if not await self._make_room():
+                raise
+        return await call()

@@ -8,7 +8,9 @@ from typing import Any
 
 import psutil
 import pytest
-from gymfleet_client.errors import EnvironmentFailed
+from gymfleet_client.errors import EnvironmentFailed, EnvironmentFull
+from gymfleet_contracts.problems import Problem
+from gymfleet_contracts.rollout import EpisodeLimits
 from gymfleet_contracts.session import Capabilities, EnvironmentSpec, ForkSupport, OpenSession, StepResult
 from gymfleet_contracts.trajectory import Status, sampled_by
 from gymfleet_rollout import group_sessions
@@ -62,6 +64,26 @@ class Counting(Door):
         self.most = max(self.most, len(self.states) - len(self.closed))
 
 
+class Small(Counting):
+    """Has room for a few sessions."""
+
+    slots = 12
+
+    async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Any:
+        self._require_room(1)
+        return await super().open(request)
+
+    async def fork(
+        self, session_id: str, count: int = 1, *, index: int | None = None, timeout_s: float = 0
+    ) -> list[Any]:
+        self._require_room(count)
+        return await super().fork(session_id, count, index=index)
+
+    def _require_room(self, count: int) -> None:
+        if len(self.states) - len(self.closed) + count > self.slots:
+            raise EnvironmentFull(Problem(title="All slots are taken", status=429))
+
+
 class Leaning(ScriptedPolicy):
     """Goes left or right as the seed of the reply says, and remembers nothing."""
 
@@ -100,6 +122,18 @@ class Deep(Played):
 
 
 DEEP = {"simulations": 60, "children": 1, "value": "evaluator"}
+
+
+async def test_a_search_does_not_wait_for_slots_that_it_holds_itself() -> None:
+    free, crowded = Deep(), Deep(Small)
+    (found,) = await free.play(DEEP)
+    limits = EpisodeLimits(max_turns=12, max_attempts=1, episode_timeout_s=60)
+    (again,) = await crowded.play(DEEP, limits=limits)
+
+    assert again.error is None
+    assert actions(again) == actions(found)
+    assert crowded.noted() == free.noted()
+    assert free.door.most > Small.slots >= crowded.door.most
 
 
 async def test_a_search_with_few_sessions_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
