@@ -85,20 +85,25 @@ class GroupSessions:
         await self._close_surplus()
 
     async def _make_room(self) -> bool:
-        """Let fewer sessions wait from now on; return whether one was closed."""
+        """Let fewer sessions wait from now on, if one of them can be closed; return whether one was."""
+        if not self._idle:
+            return False
         self._max_waiting = min(self._max_waiting, len(self._waiting) // 2)
-        return await self._close_surplus()
+        await self._close_surplus()
+        return True
 
-    async def _close_surplus(self) -> bool:
-        """Close the sessions that were not used for longest, if too many wait; return whether there were any."""
-        idle = [one for one in self._waiting.values() if not self._in_use[one.session_id]]
-        surplus = idle[: max(0, len(self._waiting) - self._max_waiting)]
+    @property
+    def _idle(self) -> list[Node]:
+        return [one for one in self._waiting.values() if not self._in_use[one.session_id]]
+
+    async def _close_surplus(self) -> None:
+        """Close the sessions that were not used for longest, if too many wait."""
+        surplus = self._idle[: max(0, len(self._waiting) - self._max_waiting)]
         for one in surplus:
             one.context = None  # which is long, and can be had from its turns
             self._gone.add(one.session_id)
             del self._waiting[one.session_id]
         await asyncio.gather(*[self._close(one.session_id) for one in surplus])
-        return bool(surplus)
 
     def arrived(self, node: Node) -> None:
         """Note the node that a session has reached."""
@@ -146,7 +151,7 @@ class GroupSessions:
     async def _make_again(self, node: Node) -> None:
         """Give a node a new session in its state."""
         path = node.path()
-        standing = {one.id: one for one in self._waiting.values() if not self._in_use[one.session_id]}
+        standing = {one.id: one for one in self._idle}
         place = next((place for place in range(len(path) - 1, -1, -1) if path[place].id in standing), None)
         if place is None:
             session = await self.open()

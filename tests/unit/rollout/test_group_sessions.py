@@ -136,6 +136,23 @@ async def test_a_search_does_not_wait_for_slots_that_it_holds_itself() -> None:
     assert free.door.most > Small.slots >= crowded.door.most
 
 
+async def test_a_search_that_waited_for_its_first_slot_keeps_as_many_sessions_as_others() -> None:
+    class Late(Counting):
+        refused = False
+
+        async def open(self, request: OpenSession, *, timeout_s: float = 0) -> Any:
+            if not self.refused:
+                self.refused = True
+                raise EnvironmentFull(Problem(title="All slots are taken", status=429))
+            return await super().open(request)
+
+    free, late = Deep(), Deep(Late)
+    await free.play(DEEP)
+    await late.play(DEEP)
+
+    assert late.door.most == free.door.most
+
+
 async def test_a_search_with_few_sessions_is_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
     many, few = Deep(), Deep()
     (found,) = await many.play(DEEP)
