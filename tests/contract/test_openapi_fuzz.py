@@ -29,7 +29,7 @@ from tests.fleet import Fleet
 
 EXAMPLES: Final = int(os.environ.get("GYMFLEET_FUZZ_EXAMPLES", "1"))
 """Per operation, beside those that cover each bound; more find more and take longer."""
-TIMEOUT_S: Final = 60.0 + 30.0 * EXAMPLES
+TIMEOUT_S: Final = 180.0 + 30.0 * EXAMPLES
 GAMES: Final = ("maze", "textcraft", "wordle", "babyai")
 CHAIN: Final = "tests.fixtures.fragile_environments:Chain"
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 180)
