@@ -6,7 +6,7 @@ import string
 import unicodedata
 from collections import Counter
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
@@ -48,7 +48,20 @@ def words_f1(given: str, right: str) -> float:
     return 2 * shared / (len(mine) + len(wanted))
 
 
-def the_number(text: str) -> Fraction | None:
+class Number(NamedTuple):
+    """A number as it is written."""
+
+    value: Fraction
+    """The number before a percent sign."""
+    is_percent: bool = False
+
+    @property
+    def amount(self) -> Fraction:
+        """The number that is meant: a half for `50 %`."""
+        return self.value / 100 if self.is_percent else self.value
+
+
+def the_number(text: str) -> Number | None:
     """Return the only number in a text; None if it has none or several, because such an answer has not decided.
 
     `1,200`, `$1.2e3` and `50 %` are numbers. A text with digits, superscripts or fractions outside ASCII has none, so
@@ -63,12 +76,20 @@ def the_number(text: str) -> Fraction | None:
     if first is None or second is not None:
         return None
     sign, digits, exponent, percent = first.groups(default="")
-    number = Fraction(f"{sign}{digits.replace(',', '')}{exponent}")
-    return number / 100 if percent else number
+    return Number(Fraction(f"{sign}{digits.replace(',', '')}{exponent}"), bool(percent))
 
 
-def same_number(given: Fraction, right: Fraction, tolerance: float) -> bool:
-    """Return whether a number is off by at most `tolerance`, absolutely or relative to the right one."""
+def same_number(given: Number, right: Number, tolerance: float) -> bool:
+    """Return whether a number is off by at most `tolerance`, absolutely or relative to the right one.
+
+    Where only one of them has a percent sign, it may be left out: GSM8K's right answers to questions for a percentage
+    have none.
+    """
+    unsigned = given.is_percent != right.is_percent and _near(given.value, right.value, tolerance)
+    return unsigned or _near(given.amount, right.amount, tolerance)
+
+
+def _near(given: Fraction, right: Fraction, tolerance: float) -> bool:
     return abs(given - right) <= Fraction(tolerance) * max(Fraction(1), abs(right))
 
 

@@ -98,6 +98,7 @@ def test_f1_counts_words_as_squad_does(answer: str, gold: Any, value: float) -> 
         ("the total is 1,200 dollars", "1200", 1.0),
         ("1.2e3", 1200, 1.0),
         ("50 %", 0.5, 1.0),
+        ("50 %", 50, 1.0),
         ("-3", -3.0, 1.0),
         ("3", -3, 0.0),
         ("41 or 42", 42, 0.0),  # it has not decided

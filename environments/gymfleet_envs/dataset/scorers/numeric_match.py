@@ -1,9 +1,8 @@
 """The right number."""
 
-from fractions import Fraction
 from typing import Annotated
 
-from gymfleet_contracts.comparing import same_number, the_number
+from gymfleet_contracts.comparing import Number, same_number, the_number
 from pydantic import Field
 
 from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
@@ -21,13 +20,13 @@ class NumericMatch(OneOf[NumericOptions]):
 
     Options = NumericOptions
 
-    def right_one(self, gold: str) -> Fraction:
+    def right_one(self, gold: str) -> Number:
         """See `OneOf`."""
         if (number := the_number(gold)) is None:
             raise BadGold("it is no number")
         return number
 
-    def compared(self, answer: str, right: Fraction) -> float:
+    def compared(self, answer: str, right: Number) -> float:
         """See `OneOf`."""
         given = the_number(answer)
         return float(given is not None and same_number(given, right, self.options.tolerance))

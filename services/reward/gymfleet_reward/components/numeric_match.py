@@ -18,10 +18,12 @@ class NumericOptions(AnswerOptions):
 
 
 class NumericMatch(AnswerComponent[NumericOptions]):
-    """1 if the only number of the answer is the right one. `1,200`, `$1.2e3` and `50 %` are numbers."""
+    """1 if the only number of the answer is the right one. `1,200`, `$1.2e3` and `50 %`, which is 0.5 or 50, are
+    numbers.
+    """
 
     Options = NumericOptions
-    version = "4"
+    version = "5"
 
     def compared(self, answer: str, right: Any) -> float:
         """See `AnswerComponent`. An answer with several numbers is wrong: it is undecided."""
