@@ -68,7 +68,7 @@ def _of_parquet(path: Path) -> Iterator[tuple[str, Any]]:
                 for record in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", record
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # the latter of texts and times that Python lacks
         where = f"{path}, after row {number}" if number else str(path)
         raise TaskDataError(f"{where}: no parquet, or damaged: {str(error).splitlines()[0]}") from None
 

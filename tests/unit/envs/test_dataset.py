@@ -269,6 +269,22 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, name: str, content: b
     assert str(path) in refusal(path)
 
 
+@pytest.mark.parametrize(
+    ("column", "fault"),
+    [
+        (pa.array([b"\xff"]).view(pa.string()), "can't decode byte 0xff"),
+        (pa.array([2**62], pa.timestamp("us")), "date value out of range"),
+    ],
+    ids=["no UTF-8", "a day beyond the calendar"],
+)
+def test_a_parquet_file_with_values_that_python_lacks_is_refused(tmp_path: Path, column: pa.Array, fault: str) -> None:
+    path = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"prompt": ["2 + 2"], "odd": column}), path)
+
+    assert f"{path}: no parquet, or damaged: " in refusal(path)
+    assert fault in refusal(path)
+
+
 def test_a_parquet_file_that_was_cut_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "train.parquet", [row(n) for n in range(5000)])
     path.write_bytes(path.read_bytes()[:-3000])
