@@ -6,6 +6,8 @@ from typing import Final, Literal, TypeAlias
 AnswerMark: TypeAlias = Literal["auto", "tag", "boxed", "hash", "line", "whole"]
 _CLOSING_THOUGHT: Final = "</think>"
 _LINE: Final = re.compile(r"answer[ \t]{0,8}:([^\n]*)", re.IGNORECASE)
+_BOX: Final = re.compile(r"\\(?:boxed|fbox) ?(?:\{|([-+]?[0-9]+(?:[.,/][0-9]+)*))")
+"""The beginning of a box, or a whole one without braces: MATH has `\\fbox{5}` and `\\boxed 2` too."""
 
 
 def spoken(reply: str) -> str:
@@ -21,9 +23,10 @@ def answer_of(said: str, mark: AnswerMark) -> str | None:
 
     Args:
         said: the result of `spoken`.
-        mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`; `hash`, the text after the last
-            `####` on its line; `line`, the text after the last `Answer:` on its line, as in DAPO's data; `whole`, all
-            of `said`; `auto`, the later of tag and box, or all of `said` without either.
+        mark: `tag`, the last `<answer>...</answer>`; `boxed`, the last `\boxed{...}`, `\fbox{...}` or `\boxed 5`;
+            `hash`, the text after the last `####` on its line; `line`, the text after the last `Answer:` on its line,
+            as in DAPO's data; `whole`, all of `said`; `auto`, the later of tag and box, or all of `said` without
+            either.
     """
     match mark:
         case "tag":
@@ -49,12 +52,14 @@ def _tagged(said: str) -> tuple[int, str | None]:
 
 
 def _boxed(said: str) -> tuple[int, str | None]:
-    begin = said.rfind("\\boxed{")
-    if begin < 0:
-        return begin, None
-    start, depth = begin + len("\\boxed{"), 1
+    if not (boxes := list(_BOX.finditer(said))):
+        return -1, None
+    box = boxes[-1]
+    if box[1] is not None:
+        return box.start(), box[1]
+    start, depth = box.end(), 1
     for place in range(start, len(said)):
         depth += (said[place] == "{") - (said[place] == "}")
         if not depth:
-            return begin, said[start:place]
-    return begin, None
+            return box.start(), said[start:place]
+    return box.start(), None
