@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 
 import structlog
 from structlog.typing import EventDict
@@ -37,6 +38,8 @@ def configure_logs(service: str, *, level: str = "INFO", json: bool = True) -> N
     )
     handler.setFormatter(formatter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    # What models write is parsed as Python in places; each warning would be a line that no operator can act on.
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module="<(unknown|string)>")
     structlog.contextvars.bind_contextvars(service=service)
 
 

@@ -230,7 +230,8 @@ def _fields(path: Path) -> Iterator[list[str]]:
                 read += len(line)
                 if read > _MOST_FILE_BYTES or len(line) == _MOST_LINE_BYTES:
                     raise TaskDataError(f"kg: {path}: too long, in all or in one line")
-                if text := line.decode("utf-8").strip("\r\n"):
+                text = line.decode("utf-8-sig" if read == len(line) else "utf-8").strip("\r\n")
+                if text:
                     yield [field.strip() for field in text.split("\t")]
     except UnicodeDecodeError:
         raise TaskDataError(f"kg: {path}: not UTF-8") from None

@@ -69,6 +69,15 @@ def test_questions_about_triples_are_solved_by_the_expert(tmp_path: Path, name: 
     assert graph.relations("m.p0_0") == ("people.person.friend..people.friendship.friend",)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    text = "".join("\t".join(row) + "\n" for row in FREEBASE)
+    import_benchmark("kg", write(tmp_path / "data", rows=f"\ufeff{text}"), tmp_path / "home")
+
+    graph, _ = open_triples(tmp_path / "home" / "kg")
+
+    assert not [name for name in graph.words.names if "\ufeff" in name]
+
+
 def test_questions_about_another_script_can_be_read(tmp_path: Path) -> None:
     """A name of 63 letters has over 256 characters once it is escaped for a URI."""
     university = "Московский государственный университет имени Михаила Ломоносова"
