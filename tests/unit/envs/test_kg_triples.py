@@ -75,7 +75,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
 
     graph, _ = open_triples(tmp_path / "home" / "kg")
 
-    assert not [name for name in graph.words.names if "\ufeff" in name]
+    assert not [name for name in graph.words.names.values() if "\ufeff" in name]
 
 
 def test_questions_about_another_script_can_be_read(tmp_path: Path) -> None:
