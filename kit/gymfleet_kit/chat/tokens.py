@@ -96,7 +96,7 @@ class ChatTokens:
         self._ids = tokenizer.encode
         specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
-        self._template, self.dialect = self._learn(tools)
+        self._template, self.dialect = self._learn(tuple(map(self._harmless_tool, tools)))
         self._end_ids: dict[bool, int] = {
             is_call: tokenizer.token_id(end.token)
             for is_call, end in ((False, self.dialect.text_end), (True, self.dialect.call_end))
@@ -330,6 +330,11 @@ class ChatTokens:
             reasoning=self.defuse(reply.reasoning).strip(),
             calls=calls,
         )
+
+    def _harmless_tool(self, tool: Tool) -> Tool:
+        """Return a function whose declaration, which may be an environment's, has no control tokens."""
+        texts = {"description": self.defuse(tool.description), "parameters": self._defused_json(tool.parameters)}
+        return tool.model_copy(update=texts)
 
     def _shown(self, reply: ModelReply) -> ModelReply:
         """Return a past reply in the form for the template."""
