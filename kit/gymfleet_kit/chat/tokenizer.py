@@ -18,6 +18,7 @@ from gymfleet_kit.chat.template import ChatTemplate
 
 _MAX_FILE_BYTES: Final = 1 << 26
 _MARKER: Final = re.compile(r"</?[a-z_]{2,32}>")
+_BLANKS: Final = " \t\r\n\u2581"  # the last is SentencePiece's space
 _NAMED_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -46,11 +47,17 @@ class ModelTokenizer:
         self.named_tokens = dict(named_tokens)
         self._stop_ids = tuple(stop_ids)
         added = backend.get_added_tokens_decoder().values()
+        named = set(self.named_tokens.values())
         self.added_tokens = frozenset(token.content for token in added)
-        self.markers = frozenset(
-            token.content for token in added if not token.special and _MARKER.fullmatch(token.content)
-        ) - set(self.named_tokens.values())
+        self.markers = (
+            frozenset(token.content for token in added if not token.special and _MARKER.fullmatch(token.content))
+            - named
+        )
         """Added tokens that are ordinary text, such as `<think>` and `</tool_call>` of Qwen's models."""
+        self.controls = frozenset(
+            token.content for token in added if token.special or token.content in named or token.content.strip(_BLANKS)
+        )
+        """Added tokens that may structure a conversation: not Gemma's and GPT-NeoX's line breaks and runs of spaces."""
 
     @classmethod
     def load(cls, directory: Path) -> "ModelTokenizer":

@@ -94,7 +94,7 @@ class ChatTokens:
         self._under: dict[str, ChatTokens] = {_key(roles, options, tools): self}
         self._markers: frozenset[str] = frozenset()
         self._ids = tokenizer.encode
-        specials = sorted(tokenizer.added_tokens, key=len, reverse=True)
+        specials = sorted(tokenizer.controls, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, specials))) if specials else None
         self._template, self.dialect = self._learn(tuple(map(self._harmless_tool, tools)))
         self._end_ids: dict[bool, int] = {

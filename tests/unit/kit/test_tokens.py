@@ -147,6 +147,21 @@ def test_markers_that_a_format_writes_stay_what_they_are() -> None:
     assert "< |box|>" in chat.text(chat.reply("<|box|><|im_end|>")), "no marker: it may structure a turn"
 
 
+def test_line_breaks_and_spaces_that_are_added_tokens_stay_text() -> None:
+    """Gemma's tokenizers hold line breaks and runs of spaces as added tokens, GPT-NeoX's runs of spaces."""
+    tokenizer = build_tokenizer(chat_template=CHATML, eos_token="<|im_end|>")
+    blanks = ["\n", "\n\n", "   ", "\t\t", "\u2581\u2581"]
+    tokenizer.add_tokens(blanks)
+    chat = ChatTokens(model_tokenizer(tokenizer))
+    text = "Thought: a\u2581\u2581b\n\n   c\t\t\nAction: go"
+
+    assert set(tokenizer.convert_tokens_to_ids(blanks)) <= set(chat.first(text))
+    assert chat.text(chat.reply(text)) == text
+    for ids in (chat.first(text), chat.following(text, reply_ended=True)):
+        assert f"user\n{text}<|im_end|>\n" in tokenizer.decode(ids)
+    assert chat.dialect.text_end.token == "<|im_end|>"
+
+
 def test_a_template_that_leaves_texts_alone_is_rendered_once() -> None:
     assert chat_of("chatml")._affixes[""] is not None
     assert chat_of("llama3")._affixes[""] is None, "it trims: constant text around the message would be wrong"
