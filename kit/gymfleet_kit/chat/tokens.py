@@ -9,6 +9,7 @@ is the template's rendering of the whole conversation.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -104,7 +105,7 @@ class ChatTokens:
         self.turn_end_id: Final = self._end_ids[False]
         self.thoughts_end_id: Final = self._find_thoughts_end()
         """The token that ends thoughts; None if there are none."""
-        self._markers = tokenizer.markers - {tokenizer.token(end_id) for end_id in self._end_ids.values()}
+        self._markers = tokenizer.markers - self._structure(tools)
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((*self._end_ids.values(), *tokenizer.stop_ids)))
         self._affixes = {name: self._find_affixes(name) for name in ("", *(tool.name for tool in tools))}
         self.first = lru_cache(maxsize=4096)(self._first)
@@ -311,7 +312,8 @@ class ChatTokens:
         """Break up special tokens in an external text, which must not end a turn or begin another.
 
         Markers such as `<think>` and `<tool_call>`, which a tokenizer has as tokens that are not special, do neither:
-        reply formats write them, and the model should see what it is asked to write.
+        reply formats write them, and the model should see what it is asked to write. Those that the template puts
+        around messages, such as `<user>`, are no markers.
         """
         if self._specials is None:
             return text
@@ -464,6 +466,20 @@ class ChatTokens:
         whole = self._rendered(messages)
         behind = whole.index(REPLY) + len(REPLY)
         return whole[whole.index(end.history, behind) + len(end.history) :]
+
+    def _structure(self, tools: Sequence[Tool]) -> set[str]:
+        """Return the tokens with which the template ends and begins messages, without the marks of thoughts."""
+        texts = [self._delta(ANSWER, called) for called in ("", *(tool.name for tool in tools[:1]))]
+        for messages in (self._opening("a", ""), [{"role": "system", "content": "b"}, *self._opening("a", "")]):
+            with suppress(UnusableTemplate):
+                texts.append(self._template.render(messages, prompt=True))
+        thinking = self.dialect.thinking
+        thoughts = set() if thinking is None else set(self._tokens_in(thinking.begin + thinking.end))
+        ends = {self.dialect.text_end.token, self.dialect.call_end.token}
+        return {token for text in texts for token in self._tokens_in(text)} - thoughts | ends
+
+    def _tokens_in(self, text: str) -> list[str]:
+        return [] if self._specials is None else self._specials.findall(text)
 
     def _find_affixes(self, called: str) -> tuple[str, str] | None:
         """Return the constant text around a message if the template leaves messages as they are, or None.

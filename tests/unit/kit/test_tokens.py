@@ -147,6 +147,27 @@ def test_markers_that_a_format_writes_stay_what_they_are() -> None:
     assert "< |box|>" in chat.text(chat.reply("<|box|><|im_end|>")), "no marker: it may structure a turn"
 
 
+def test_markers_around_messages_are_control_tokens() -> None:
+    template = (
+        "{% for m in messages %}{{ '<' + m['role'] + '>\n' }}"
+        "{% if m['role'] == 'assistant' %}{{ '<think>' + m['reasoning'] | default('') + '</think>' }}{% endif %}"
+        "{{ m['content'] + '\n</' + m['role'] + '>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<assistant>\n<think>' }}{% endif %}"
+    )
+    tokenizer = build_tokenizer(chat_template=template)
+    roles = [f"<{end}{role}>" for role in ("system", "user", "assistant") for end in ("", "/")]
+    tokenizer.add_tokens([*roles, "<think>", "</think>", "<tool_call>"])
+    chat = ChatTokens(model_tokenizer(tokenizer))
+    structure = set(tokenizer.convert_tokens_to_ids(roles))
+
+    def control(text: str) -> list[int]:
+        ids = (*chat.first(text), *chat.following(text, reply_ended=True), *chat.reply(text))
+        return [token for token in ids if token in structure]
+
+    assert control("".join(roles)) == control("harmless")
+    assert "<think>a</think><tool_call>" in tokenizer.decode(chat.first("<think>a</think><tool_call>"))
+
+
 def test_line_breaks_and_spaces_that_are_added_tokens_stay_text() -> None:
     """Gemma's tokenizers hold line breaks and runs of spaces as added tokens, GPT-NeoX's runs of spaces."""
     tokenizer = build_tokenizer(chat_template=CHATML, eos_token="<|im_end|>")
