@@ -18,8 +18,11 @@ _MAX_CHARS: Final = 100_000
 """Longest text that is rewritten for math-verify: a number that is written out may become a thousand characters."""
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?\s?%?")
 _DELIMITED: Final = re.compile(r"(?<!\\)\$|\\[(\[]|\\boxed|\\begin\{(?:equation|align|math)")
-_COMMANDS: Final = re.compile(r"\\[a-z]*text[a-z]*\{[^{}]*\}|\\[A-Za-z]+")
-_WORD: Final = re.compile(r"[A-Za-z]{2}")
+_COMMANDS: Final = re.compile(
+    r"\\begin\{array\}\{[^{}]*\}|\\(?:[a-z]*text[a-z]*|mbox|mathrm|operatorname|begin|end)\{[^{}]*\}|\\[A-Za-z]+"
+)
+_WORD: Final = re.compile(r"(?<![0-9A-Za-z])(?:[A-Za-z]{3}|(?:he|is|it|no|of|so|to|we)\b)", re.IGNORECASE)
+"""Other letters, two in a row or behind a number, are a product or a unit: `ab - cd`, `15 cm`."""
 
 
 class AccuracyOptions(AnswerOptions):
@@ -45,7 +48,7 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     """
 
     Options = AccuracyOptions
-    version = "3"
+    version = "4"
 
     async def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
@@ -74,7 +77,7 @@ def _delimited(text: str) -> str:
     if len(text) > _MAX_CHARS or not text.strip() or _DELIMITED.search(text):
         return text
     outside = _COMMANDS.sub("", text).strip()
-    is_words = _WORD.search(outside) is not None and (outside.isalpha() or " " in outside)
+    is_words = (outside.isalpha() and len(outside) > 1) or (" " in outside and _WORD.search(outside) is not None)
     return text if is_words else f"${text}$"
 
 
