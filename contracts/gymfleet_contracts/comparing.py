@@ -25,15 +25,20 @@ def normalised(text: str) -> str:
 
     SQuAD compares texts in this form (Rajpurkar et al., 2016, arXiv:1606.05250).
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", _bare(text)).split())
 
 
 def named(text: str) -> str:
-    """Return a text in the form in which names are compared: normalised, or as it is where nothing would be left.
+    """Return a text in the form in which names are compared: normalised, but with its articles where nothing else would
+    be left, and with its punctuation where even that is nothing.
 
     Otherwise `A` and `+` would both be nothing, and any answer of which nothing is left would match either.
     """
-    return normalised(text) or text.strip().lower()
+    return normalised(text) or " ".join(_bare(text).split()) or text.strip().lower()
+
+
+def _bare(text: str) -> str:
+    return text.lower().translate(_WITHOUT_PUNCTUATION)
 
 
 def words_f1(given: str, right: str) -> float:

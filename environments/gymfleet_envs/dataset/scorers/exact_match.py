@@ -8,8 +8,8 @@ from gymfleet_envs.dataset.scorer import BadGold, OneOf, ScorerOptions
 class ExactMatch(OneOf[ScorerOptions]):
     """1 for a right answer, as SQuAD compares: without regard to case, articles, punctuation and spaces.
 
-    These rules leave nothing of a right answer such as HotpotQA's bands `The The` and `!!!`: it has to match letter by
-    letter, or any empty answer would match.
+    These rules leave nothing of a right answer such as HotpotQA's bands `The The` and `!!!`: the first then keeps its
+    articles, and the second has to match as it is, or any empty answer would match.
     """
 
     def right_one(self, gold: str) -> str:

@@ -21,7 +21,7 @@ class SetMatch(AnswerComponent[SetOptions]):
     """Whether the answer names the right things, in any order and without regard to case and punctuation."""
 
     Options = SetOptions
-    version = "2"
+    version = "3"
     alternatives: ClassVar[bool] = False
 
     def compared(self, answer: str, right: Any) -> float:
