@@ -693,6 +693,21 @@ def test_supervised_epochs_lower_the_loss_that_they_report(model: PolicyModel) -
     assert metrics[0].num_trained_tokens == sum(s.num_trained for s in sequences)
 
 
+def test_a_schedule_ends_with_the_epochs_even_if_sequences_are_longer_than_an_update(model: PolicyModel) -> None:
+    optimizer = {"learning_rate": 1e-3, "schedule": "linear"}
+    sft = SupervisedOptions.model_validate({"epochs": 2, "tokens_per_batch": 5, "optimizer": optimizer})
+    sequences = demonstrations(model)
+    num_parts = math.ceil(sum(len(s.token_ids) for s in sequences) / 5)
+    updater = SftUpdater(model, sft, num_tokens=sum(len(s.token_ids) for s in sequences))
+
+    metrics = [updater.sft_epoch(sequences, 5, random.Random(epoch)) for epoch in range(2)]
+
+    assert [one.num_updates for one in metrics] == [6, 6], "one for each sequence"
+    assert updater.optimizer.num_missed == 2 * (num_parts - 6)
+    assert updater.optimizer.learning_rate == 0.0
+    assert metrics[-1].learning_rate < 0.2 * 1e-3
+
+
 @pytest.mark.parametrize(("warmup_steps", "told"), [(7, []), (8, ["sft.only_warms_up"])])
 def test_a_warm_up_as_long_as_the_stage_is_told(model: PolicyModel, warmup_steps: int, told: list[str]) -> None:
     optimizer = {"warmup_steps": warmup_steps}

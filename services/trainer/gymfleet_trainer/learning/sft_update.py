@@ -112,7 +112,8 @@ class SftUpdater:
 def _parts(order: list[TrainSequence], tokens_per_batch: int) -> list[list[TrainSequence]]:
     """Divide consecutive sequences into nearly equal shares of about `tokens_per_batch` tokens.
 
-    There are as many shares as the schedule expects, whatever the order; greedy filling would need a few more.
+    There are as many shares as the schedule expects, whatever the order; greedy filling would need a few more. Around a
+    sequence that is longer than a share, some are empty, and count as missed.
     """
     total = sum(len(sequence.token_ids) for sequence in order)
     num_parts = _num_parts(total, tokens_per_batch)
@@ -122,7 +123,7 @@ def _parts(order: list[TrainSequence], tokens_per_batch: int) -> list[list[Train
         length = len(sequence.token_ids)
         parts[(2 * before + length) * num_parts // (2 * total)].append(sequence)
         before += length
-    return [part for part in parts if part]
+    return parts
 
 
 def _num_parts(num_tokens: int, tokens_per_batch: int) -> int:
