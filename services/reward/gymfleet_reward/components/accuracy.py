@@ -17,6 +17,8 @@ _SCIENTIFIC: Final = re.compile(r"(?<![\w.,])[0-9]{1,99}(?:\.[0-9]{1,99})?[eE][-
 _MAX_CHARS: Final = 100_000
 """Longest text that is rewritten for math-verify: a number that is written out may become a thousand characters."""
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+|/[0-9]+)?\s?%?")
+_DOLLAR: Final = re.compile(r"(?<!\\)\\\$")
+"""A currency: math-verify reads a number behind it in LaTeX alone."""
 _DELIMITED: Final = re.compile(r"(?<!\\)\$|\\[(\[]|\\boxed|\\begin\{(?:equation|align|math)")
 _COMMANDS: Final = re.compile(
     r"\\begin\{array\}\{[^{}]*\}|\\(?:[a-z]*text[a-z]*|mbox|mathrm|operatorname|begin|end)\{[^{}]*\}|\\[A-Za-z]+"
@@ -48,7 +50,7 @@ class Accuracy(AnswerComponent[AccuracyOptions]):
     """
 
     Options = AccuracyOptions
-    version = "4"
+    version = "5"
 
     async def score(self, episode: Trajectory) -> Answer:
         """See `Component`."""
@@ -82,7 +84,8 @@ def _delimited(text: str) -> str:
 
 
 def _written_out(text: str) -> str:
-    """Return a text without LaTeX with its numbers in scientific notation as decimal numbers."""
+    """Return a text without dollars, and without LaTeX with numbers in scientific notation as decimal numbers."""
+    text = _DOLLAR.sub("", text)
     if len(text) > _MAX_CHARS or "$" in text or "\\" in text:
         return text
     return _SCIENTIFIC.sub(lambda found: f"{Decimal(found[0]):f}", text)
