@@ -84,6 +84,21 @@ def test_values_far_above_any_return_are_a_line(largest: float, size: float, div
     assert state.counts.get("steps_with_diverged_critic", 0) == diverged
 
 
+@pytest.mark.parametrize(("per_turn", "largest"), [([1.0] * 30, 30.0), ([-3.0, -2.0, 5.0], 5.0)])
+def test_a_return_may_be_larger_than_the_total_reward(per_turn: list[float], largest: float) -> None:
+    watching, state = watch()
+    group = make_group(0.0, 1.0)
+    scored = group.samples[1]
+    assert scored.reward is not None
+    reward = scored.reward.model_copy(update={"token_rewards": tuple((0.0, value) for value in per_turn)})
+    group.samples[1] = scored.model_copy(update={"reward": reward})
+
+    for size in (9.9 * largest, 10.1 * largest):
+        watching.look_at({**MADE, "value_grad_norm": 1.0, "value_size": size}, [group])
+
+    assert state.counts == {"steps_with_diverged_critic": 1}
+
+
 def test_a_critic_that_is_not_a_number_is_named_before_the_policy_that_it_ruins() -> None:
     watching, _ = watch(1)
 

@@ -1,12 +1,13 @@
 """The check that updates train: a line for each update that did not, and an end if that continues."""
 
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import structlog
 
 from gymfleet_trainer.errors import Diverged
 from gymfleet_trainer.learning.actor_critic import VALUE_SIZE
-from gymfleet_trainer.run.batch import totals
 from gymfleet_trainer.run.groups import Group
 from gymfleet_trainer.run.state import RunState
 
@@ -62,8 +63,9 @@ class DivergenceWatch:
 
     def _far_off(self, update: dict[str, float], groups: list[Group]) -> str:
         """Warn of a critic that is far from any return; return why the step counts as diverged."""
-        largest = max([1.0, *(abs(total) for group in groups for total in totals(group))])
-        size = update.get(VALUE_SIZE, 0.0)
+        if VALUE_SIZE not in update:
+            return ""
+        largest, size = max([1.0, *map(abs, _returns(groups))]), update[VALUE_SIZE]
         if size <= _FAR * largest:
             return ""
         self._state.count("steps_with_diverged_critic")
@@ -72,3 +74,14 @@ class DivergenceWatch:
             "critic.diverged", step=self._state.step, value_size=round(size, 4), largest_return=largest, advice=advice
         )
         return f"the critic's values are {size:.4g} on average, and no return is above {largest:g}: {advice}"
+
+
+def _returns(groups: Sequence[Group]) -> Iterator[float]:
+    """Yield the return from each turn of each episode on, without a discount.
+
+    It may be larger than the total reward: with `allocation = "discounted"`, each turn has up to all of that.
+    """
+    for group in groups:
+        for reward in (scored.reward for scored in group.trajectories):
+            if reward is not None:
+                yield from accumulate(sum(row) for row in reversed(reward.token_rewards))
