@@ -420,8 +420,10 @@ def _python_call(text: str) -> ToolCall | None:
             node = node.elts[0]
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)) or node.args:
             return None
-        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
-        if len(arguments) != len(node.keywords) or read_object(json.dumps(arguments, allow_nan=False)) is None:
+        arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        if len(arguments) != len(node.keywords) or None in arguments:  # `**` has no name
+            return None
+        if read_object(json.dumps(arguments, allow_nan=False)) != arguments:  # tuples, keys that are no texts
             return None
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None

@@ -188,8 +188,15 @@ def test_a_call_in_python_needs_no_mark_in_front() -> None:
         'I say [act(action="go")]',
         '[act("go")]',
         "[act(action=go)]",
+        '[act(action=("go", "look"))]',
+        '[act(action=["go", ("look",)])]',
+        "[act(action={1: 2})]",
+        '[act(**{"action": "go"})]',
     ):
         assert not dialect.read(text).calls, text
+    values: tuple[Any, ...] = (["go", 1.5, None], {"a": [True]}, -3, 'é "x"')
+    for value in values:
+        assert dialect.read(f"[act(action={value!r})]").calls == (ToolCall(name="act", arguments={"action": value}),)
 
 
 def test_a_call_behind_thoughts_is_read_where_a_template_writes_empty_ones() -> None:
