@@ -34,6 +34,8 @@ _KNOWN_THINKING: Final = (
 )  # fmt: skip
 """Marks for templates that open a block in the prompt and write it nowhere else."""
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
+_BETWEEN_CALLS: Final = ";, \t\r\n"
+"""What models write between several calls on one line: Llama 3 a semicolon."""
 _CHANNELS: Final = ("<|channel|>", "<|message|>", "analysis")
 _CHANNEL_ENDS: Final = re.compile(r"<\|(?:end|call|return)\|>")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -198,7 +200,8 @@ class Dialect:
             if found is not None:
                 ahead, after = rest[: found.start], rest[found.end :].strip()
                 before, another = self._bare(ahead).strip(), self._syntax.read(ahead, self._tools)
-                if another or self._syntax.begins(before) or self._syntax.begins(after):  # several are no action
+                following = after.lstrip(_BETWEEN_CALLS)
+                if another or self._syntax.begins(before) or self._syntax.begins(following):  # several are no action
                     return ModelReply(content, reasoning, clean=False)
                 return ModelReply(before, reasoning, (found.call,), clean=not after)
             if self._syntax.begins(self._bare(content)):

@@ -199,6 +199,17 @@ def test_a_call_in_python_needs_no_mark_in_front() -> None:
         assert dialect.read(f"[act(action={value!r})]").calls == (ToolCall(name="act", arguments={"action": value}),)
 
 
+@pytest.mark.parametrize("between", ["; ", ", ", ";\n", "", "\n\n"])
+def test_several_calls_without_a_mark_in_front_are_none(between: str) -> None:
+    dialect = chat_of(CALLS_IN.replace("CALL", "{{ c['function'] | tojson }}"), tools=True).dialect
+    call = '{"name": "act", "arguments": {"action": "go"}}'
+
+    assert dialect.read(call) == GO
+    several = dialect.read(f"{call}{between}{call}")
+    assert (several.calls, several.clean) == ((), False)
+    assert dialect.read(f"{call}; that is all").calls == GO.calls
+
+
 def test_a_call_behind_thoughts_is_read_where_a_template_writes_empty_ones() -> None:
     chat = chat_of(THINKS_EMPTILY, tools=True)
 
