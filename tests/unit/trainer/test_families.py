@@ -167,6 +167,26 @@ def test_what_is_no_model_is_said_in_one_line(given: str | None, tmp_path: Path)
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"hidden_size": "wide"}, "reads no config of a model there: .*'hidden_size'"),
+        ({"layer_types": ["full_attention"]}, "reads no config of a model there: .*`layer_types`"),
+        ({"dtype": "float99"}, "reads no config of a model there: .*float99"),
+        ({"auto_map": {"AutoConfig": "x.Y"}, "model_type": "own"}, "reads no config of a model there: .*custom code"),
+        ({"hidden_act": "no-such"}, "cannot be trained: transformers makes no model of its config: .*no-such"),
+        ({"num_key_value_heads": 0}, "cannot be trained: transformers makes no model of its config"),
+    ],
+)
+def test_a_config_with_a_fault_is_said_in_one_line(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_of("llama").to_dict() | change))
+
+    with pytest.raises(UnsupportedModel, match=reason) as refused:
+        examine(tmp_path, context=64)
+
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_adapter_is_no_model_even_beside_one(alone: bool, tmp_path: Path) -> None:
     """Given such a directory, transformers would load the adapter's base model, wherever that is."""

@@ -64,6 +64,7 @@ FAMILIES: Final = (
     Family("Hunyuan", "hunyuan_v1_dense", "norms of query and key"),
     Family("ERNIE 4.5", "ernie4_5", ""),
 )  # fmt: skip
+_KNOWN: Final = frozenset(family.model_type for family in FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +192,11 @@ def config_of(source: str | Path) -> Any:
     """Return the config of a directory or hub id. Raises UnsupportedModel if there is none, or an adapter with it."""
     try:
         require_no_adapter(source)
-        return AutoConfig.from_pretrained(str(source))
-    except (OSError, ValueError, KeyError) as error:
-        told = " ".join(str(error).split())
-        raise UnsupportedModel(f"{source}: transformers reads no config of a model there: {told:.200}") from None
+        return AutoConfig.from_pretrained(str(source), trust_remote_code=False)  # else it asks on a terminal
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # transformers checks little: most faults of a config raise where they are met
+        raise UnsupportedModel(f"{source}: transformers reads no config of a model there: {_reason(error)}") from error
 
 
 def require_no_adapter(source: str | Path) -> None:
@@ -222,8 +224,10 @@ def examine(source: str | Path, *, context: int) -> Any:
     _refuse(source, _faults_of_config(config, context))
     try:
         model = empty_model(config)
-    except (ValueError, KeyError):
-        _refuse(source, [_unknown(config)])
+    except Exception as error:  # as in `config_of`
+        known = config.model_type in _KNOWN
+        told = f"transformers makes no model of its config: {_reason(error)}" if known else _unknown(config)
+        raise UnsupportedModel(f"{source} cannot be trained: {told}") from error
     require_supported(model, source=str(source), context=context)
     return model
 
@@ -232,13 +236,18 @@ def require_supported(model: Any, *, source: str = "the model", context: int | N
     """Raise UnsupportedModel for a transformers model, on any device, that the trainer cannot compute."""
     faults = list(_faults_of_config(model.config, context))
     faults += [_told(one) for one in REFUSED if one.of_model is not None and one.of_model(model)]
-    if not faults and model.config.model_type not in {family.model_type for family in FAMILIES}:
+    if not faults and model.config.model_type not in _KNOWN:
         faults.append(_unknown(model.config))
     _refuse(source, faults)
 
 
+def _reason(error: Exception) -> str:
+    told = " ".join(str(error).split())
+    return f"{type(error).__name__}: {told:.200}"
+
+
 def _unknown(config: Any) -> str:
-    known = ", ".join(sorted(family.model_type for family in FAMILIES))
+    known = ", ".join(sorted(_KNOWN))
     return f"the family {config.model_type!r} was never compared with transformers' own computation; known: {known}"
 
 
