@@ -80,6 +80,7 @@ def raw(answer: str | None, gold: Any, **options: Any) -> Any:
         (r"$\boxed{\begin{pmatrix} -1 \\ 2 \end{pmatrix}}$", r"\begin{pmatrix} -1 \\ 2 \end{pmatrix}", 1.0),
         (r"\begin{pmatrix} 7 \\ 2 \end{pmatrix}", r"\begin{pmatrix} -1 \\ 2 \end{pmatrix}", 0.0),
         (r"\boxed{\begin{pmatrix} 1 & 2 \end{pmatrix}}", r"\left( \begin{array}{ccc} 1 & 2 \end{array} \right)", 1.0),
+        (r"\boxed{1 + \sqrt{\alpha}}", r"\sqrt{\alpha} + 1", 1.0),
         ("$3, 2$", "2 or 3", 1.0),
         ("15", "15 cm", 1.0),
         (r"\boxed{15}", r"15\mbox{ inches}", 1.0),
@@ -123,6 +124,14 @@ def test_a_hostile_answer_is_wrong_within_its_limits(answer: str) -> None:
 
     assert time.monotonic() - started < 60
     assert raw("9", "9") == 1.0, "the service goes on"
+
+
+def test_a_hostile_answer_keeps_no_thread_busy_before_it_is_compared() -> None:
+    started = time.process_time()
+
+    assert raw("\\" + "text" * 24_000, "2x+3", max_cpu_s=0.3) == 0.0
+
+    assert time.process_time() - started < 1.0
 
 
 def test_too_costly_may_be_a_failure_instead() -> None:

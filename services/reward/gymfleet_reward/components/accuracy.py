@@ -20,9 +20,11 @@ _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]
 _DOLLAR: Final = re.compile(r"(?<!\\)\\\$")
 """A currency: math-verify reads a number behind it in LaTeX alone."""
 _DELIMITED: Final = re.compile(r"(?<!\\)\$|\\[(\[]|\\boxed|\\begin\{(?:equation|align|math)")
-_COMMANDS: Final = re.compile(
-    r"\\begin\{array\}\{[^{}]*\}|\\(?:[a-z]*text[a-z]*|mbox|mathrm|operatorname|begin|end)\{[^{}]*\}|\\[A-Za-z]+"
-)
+_WITH_ARGUMENT: Final = re.compile(r"\\begin\{array\}\{[^{}]*\}|\\([A-Za-z]+)\{[^{}]*\}")
+"""A reply may be hostile: this takes time in proportion to its length."""
+_COMMAND: Final = re.compile(r"\\[A-Za-z]+")
+_NAMES: Final = frozenset({"mbox", "mathrm", "operatorname", "begin", "end"})
+"""Commands, besides those of `text`, whose argument is no expression."""
 _WORD: Final = re.compile(r"(?<![0-9A-Za-z])(?:[A-Za-z]{3}|(?:he|is|it|no|of|so|to|we)\b)", re.IGNORECASE)
 """Other letters, two in a row or behind a number, are a product or a unit: `ab - cd`, `15 cm`."""
 
@@ -78,9 +80,15 @@ def _delimited(text: str) -> str:
     """Return an expression without delimiters between them, and any other text as it is."""
     if len(text) > _MAX_CHARS or not text.strip() or _DELIMITED.search(text):
         return text
-    outside = _COMMANDS.sub("", text).strip()
+    outside = _COMMAND.sub("", _WITH_ARGUMENT.sub(_expression, text)).strip()
     is_words = (outside.isalpha() and len(outside) > 1) or (" " in outside and _WORD.search(outside) is not None)
     return text if is_words else f"${text}$"
+
+
+def _expression(command: re.Match[str]) -> str:
+    """Return a command, unless its argument is a name or a text."""
+    name = command[1] or "begin"
+    return "" if "text" in name or name in _NAMES else command[0]
 
 
 def _written_out(text: str) -> str:
