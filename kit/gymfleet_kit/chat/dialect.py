@@ -268,7 +268,7 @@ class Dialect:
         between = self._between(message, answer)
         alone = self._render([message], prompt=False).rpartition(REPLY)
         last = alone[2] if alone[1] else ""
-        common = common_start(between, self._without_prompt(last))
+        common = self._whole_tokens(common_start(between, self._without_prompt(last)), between)
         tokens, own = self._tokens_in(between), self._tokens_in(common)
         found = next((Ending(token, token) for token in own if token in self._stops), None)
         if found is None and is_call:
@@ -312,6 +312,12 @@ class Dialect:
         if not found or not answered:
             raise UnusableTemplate("the chat template drops messages")
         return between
+
+    def _whole_tokens(self, start: str, text: str) -> str:
+        """Return the start of a text without a part of a token at its end."""
+        tokens = [] if self._specials is None else list(self._specials.finditer(text))
+        cut = next((token.start() for token in tokens if token.start() < len(start) < token.end()), len(start))
+        return start[:cut]
 
     def _tokens_in(self, text: str) -> list[str]:
         return [] if self._specials is None else [match[0] for match in self._specials.finditer(text)]

@@ -131,7 +131,7 @@ class Transcripts:
         shown = [
             {
                 "role": message.role,
-                "content": self._chat.defuse(message.content) + (self._tag if message.role == "assistant" else ""),
+                "content": self._harmless(message.content) + (self._tag if message.role == "assistant" else ""),
             }
             for message in messages
         ]
@@ -140,6 +140,11 @@ class Transcripts:
         except Exception as error:  # a template is a program from outside
             raise BadTranscript(f"the reward model's chat template refuses the transcript: {error}") from error
         return self._tokenizer.encode(text)
+
+    def _harmless(self, text: str) -> str:
+        """Break up special tokens and step tags, of which each reply has exactly one."""
+        defused, tag = self._chat.defuse(text), self._tag
+        return defused.replace(tag, f"{tag[0]} {tag[1:]}") if tag else defused
 
 
 def _fingerprint(text: str) -> str:

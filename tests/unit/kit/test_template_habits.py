@@ -85,6 +85,12 @@ THINKS_EMPTILY = CALLS_IN.replace(
 ).replace("CALL", "{{ '<|call|>' + c['function'] | tojson + '<|done|>' }}")
 
 
+# The tokens that end a last reply and an earlier one begin alike.
+ENDS_TWICE = CALLS_IN.replace("CALL", "{{ '<|call|>' + c['function'] | tojson + '<|done|>' }}").replace(
+    "{{ '<|eot|>' }}", "{{ '<|eos|>' if loop.last and m['role'] == 'assistant' else '<|eot|>' }}"
+)
+
+
 def chat_of(template: str, *, tools: bool = False, tool: Tool = ACT, **options: Any) -> ChatTokens:
     tokens = ("<|start|>", "<|mid|>", "<|eot|>", "<|eom|>", "<|think|>", "<|call|>", "<|done|>", "<|eos|>", "<|extra|>")
     tokenizer = build_tokenizer(chat_template=template, extra_tokens=tokens)
@@ -98,6 +104,13 @@ def test_a_reply_ends_with_its_own_token_where_a_template_always_writes_the_next
     assert chat.ended(chat.reply("x"))
     following = chat._tokenizer.decode(chat.following("y", reply_ended=True))
     assert following == "<|start|>user<|mid|>y<|eot|><|start|>assistant<|mid|>"
+
+
+def test_a_call_ends_as_a_text_does_where_the_last_reply_ends_otherwise() -> None:
+    dialect = chat_of(ENDS_TWICE, tools=True).dialect
+
+    assert dialect.call_end == dialect.text_end
+    assert (dialect.text_end.token, dialect.text_end.history) == ("<|eos|>", "<|eot|>")
 
 
 def test_the_time_that_a_template_tells_stands_still() -> None:
