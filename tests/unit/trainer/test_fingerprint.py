@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.errors import RunDirectoryError, UnsupportedModel
+from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.model.fingerprint import fingerprint
 from gymfleet_trainer.run.checkpoint import Checkpoints
 from gymfleet_trainer.run.lifecycle import _restore
@@ -17,6 +18,7 @@ from gymfleet_trainer.run.torch_thread import TorchThread
 from safetensors.torch import save_file
 
 from tests.fixtures.scored import make_recipe
+from tests.models import build_tiny_model
 
 SIZE = 1 << 20
 
@@ -79,3 +81,21 @@ def test_a_run_is_not_resumed_with_another_model(tmp_path: Path) -> None:
     saved(model, torch.ones(SIZE))
     with pytest.raises(RunDirectoryError, match=r"/model is not the model that this run began with: .* have changed"):
         restored()
+
+
+@pytest.mark.parametrize(("size", "told"), [(100_000, ""), (0, ""), (None, "model.safetensors")])
+def test_weights_that_are_cut_short_or_missing_are_one_line(tmp_path: Path, size: int | None, told: str) -> None:
+    model = build_tiny_model(tmp_path / "model", tie_embeddings=True, seed=0)
+    weights = model / "model.safetensors"
+    weights.unlink() if size is None else weights.write_bytes(weights.read_bytes()[:size])
+    recipe = make_recipe(model={"path": str(model)})
+
+    with (
+        TorchThread(1) as worker,
+        RunDirectory(tmp_path / "run") as directory,
+        pytest.raises(UnsupportedModel, match=rf"/model: the weights cannot be read: .*{told}") as refused,
+    ):
+        asyncio.run(_restore(recipe, directory, Checkpoints(directory.checkpoints, keep=2), worker, "run-1", None,
+                             LocalLearner))  # fmt: skip
+
+    assert "\n" not in str(refused.value)

@@ -30,7 +30,14 @@ from gymfleet_kit.retries import Retries
 from gymfleet_kit.streams import OUTAGE, RedisClient, connect, disconnect
 from safetensors import SafetensorError
 
-from gymfleet_trainer.errors import PluginFailed, RunDirectoryError, Stalled, TrainerError, WorkersLost
+from gymfleet_trainer.errors import (
+    PluginFailed,
+    RunDirectoryError,
+    Stalled,
+    TrainerError,
+    UnsupportedModel,
+    WorkersLost,
+)
 from gymfleet_trainer.learning.learner import LocalLearner
 from gymfleet_trainer.learning.protocol import Learner, LearnerFactory
 from gymfleet_trainer.model.adapters import require_modules
@@ -267,7 +274,7 @@ async def _restore(
     model = await worker.run(fingerprint, source)
     if last is None:
         state = RunState(run_id=run_id, recipe_hash=recipe_hash(recipe), model=model)
-        learner = await worker.run(make_learner, recipe, source, directory.references)
+        learner = await _made(make_learner, worker, recipe, source, directory.references)
         directory.truncate({})
         await worker.run(checkpoints.save, state, learner.save_checkpoint)
         log.info("run.started", run_id=run_id)
@@ -281,7 +288,7 @@ async def _restore(
             f"{source} is not the model that this run began with: its config, tokenizer or weights have changed; put "
             "that model back, or use another run directory"
         )
-    learner = await worker.run(make_learner, recipe, source, directory.references)
+    learner = await _made(make_learner, worker, recipe, source, directory.references)
     try:
         await worker.run(learner.load_checkpoint, path)
     except torch.OutOfMemoryError:
@@ -293,6 +300,19 @@ async def _restore(
     log.info("run.resumed", run_id=run_id, checkpoint=path.name, stages=len(state.left), done=state.done)
     directory.event("run_resumed", {"checkpoint": path.name, "step": state.step, "done": state.done})
     return state, learner
+
+
+async def _made(
+    make_learner: LearnerFactory, worker: TorchThread, recipe: Recipe, source: str, references: Path
+) -> Learner:
+    """Make the learner. Raises UnsupportedModel for files of weights that are cut short, or missing."""
+    try:
+        return await worker.run(make_learner, recipe, source, references)
+    except (OSError, EOFError, UnpicklingError, SafetensorError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not transformers' own, such as a full disk
+            raise
+        told = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnsupportedModel(f"{source}: the weights cannot be read: {told:.300}") from error
 
 
 async def _services(
