@@ -36,6 +36,8 @@ _KNOWN_THINKING: Final = (
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "thinking")
 _BETWEEN_CALLS: Final = ";, \t\r\n"
 """What models write between several calls on one line: Llama 3 a semicolon."""
+_PYTHON_TAG: Final = "<|python_tag|>"
+"""Llama 3's mark of calls of built-in functions, which its models also write in front of others."""
 _CHANNELS: Final = ("<|channel|>", "<|message|>", "analysis")
 _CHANNEL_ENDS: Final = re.compile(r"<\|(?:end|call|return)\|>")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -119,6 +121,7 @@ class Dialect:
         self._specials = specials
         self._stops = stops
         self._has_channels = all(mark in template.source for mark in _CHANNELS)
+        self._has_python_tag = _PYTHON_TAG in template.source
         self.prompt: Final = self._render([], prompt=True)
         self.text_end: Final = self._ending(plain(REPLY), user(ANSWER))
         self.thinking: Final = self._find_thinking(bool(tools))
@@ -196,6 +199,8 @@ class Dialect:
     def _read_rest(self, reasoning: str, rest: str) -> ModelReply:
         content = rest.strip() if reasoning or self._syntax is not None else rest
         if self._syntax is not None:
+            if self._has_python_tag:
+                rest = rest.replace(_PYTHON_TAG, "").lstrip()
             found = self._syntax.read(rest, self._tools)
             if found is not None:
                 ahead, after = rest[: found.start], rest[found.end :].strip()

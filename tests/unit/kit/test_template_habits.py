@@ -223,6 +223,18 @@ def test_several_calls_without_a_mark_in_front_are_none(between: str) -> None:
     assert dialect.read(f"{call}; that is all").calls == GO.calls
 
 
+def test_a_call_behind_the_mark_of_built_in_functions_is_read() -> None:
+    bare = CALLS_IN.replace("CALL", "{{ c['function'] | tojson }}")
+    marked = bare.replace("{% for c in", "{% if m['builtin'] %}{{ '<|python_tag|>' }}{% endif %}{% for c in", 1)
+    call = '<|python_tag|>{"name": "act", "arguments": {"action": "go"}}'
+
+    dialect = chat_of(marked, tools=True).dialect
+    assert dialect.read(call) == GO
+    assert not dialect.read("<|python_tag|>act.call(action='go')").calls
+    assert not dialect.read(f"{call}{call}").calls
+    assert not chat_of(bare, tools=True).dialect.read(call).calls
+
+
 def test_a_call_behind_thoughts_is_read_where_a_template_writes_empty_ones() -> None:
     chat = chat_of(THINKS_EMPTILY, tools=True)
 
