@@ -109,8 +109,12 @@ class Job:
         return self.counts
 
     def _finish(self, outputs: Mapping[str, Output]) -> None:
-        for output in outputs.values():
-            output.finish(self.form)
+        try:
+            for output in outputs.values():
+                output.finish(self.form)
+        finally:
+            for output in outputs.values():
+                output.close()
         if not self.counts["rejected"]:
             self.rejected_path.unlink(missing_ok=True)
         self.state_path.unlink()

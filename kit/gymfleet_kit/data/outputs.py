@@ -78,9 +78,7 @@ class Output:
         schema = common_schema(self.path, self._parts())
         if schema is None:
             schema = SCHEMAS[form or "conversations"]
-        whole = self.path.with_name(f"{self.path.name}.whole")
-        write_table(whole, self._parts(), schema)
-        whole.replace(self.path)
+        write_table(self.path, self._parts(), schema)
         self.partial.unlink()
 
     def _parts(self) -> Iterator[bytes]:

@@ -48,8 +48,10 @@ def stream_of(batches: Iterable[Any], schema: Any) -> bytes:
 
 def inferred(records: Sequence[dict[str, Any]]) -> bytes:
     """Return records as an Arrow stream with their own columns. Raises ValueError if no column type fits."""
+    # `from_pylist` takes the columns of the first record alone.
+    names = dict.fromkeys(name for record in records for name in record)
     try:
-        table = pa.Table.from_pylist(list(records))
+        table = pa.Table.from_pydict({name: [record.get(name) for record in records] for name in names})
     except (pa.ArrowException, OverflowError) as error:
         raise ValueError(f"no room in a column: {' '.join(str(error).split()):.200}") from None
     return stream_of(table.to_batches(), table.schema)
@@ -63,20 +65,29 @@ def rows(content: bytes) -> Iterator[dict[str, JsonValue]]:
 
 
 def write_table(path: Path, streams: Iterable[bytes], schema: Any) -> None:
-    """Write Arrow streams as one Parquet file with row groups of about 32 MiB, however the streams were cut."""
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        kept: list[Any] = []
-        size = 0
-        for content in streams:
-            with pa.ipc.open_stream(content) as reader:
-                for batch in reader:
-                    kept.append(_cast(batch, schema))
-                    size += batch.nbytes
-                    if size >= _GROUP_BYTES:
-                        writer.write_table(pa.Table.from_batches(kept, schema))
-                        kept, size = [], 0
-        if kept:
-            writer.write_table(pa.Table.from_batches(kept, schema))
+    """Write Arrow streams as one Parquet file with row groups of about 32 MiB, however the streams were cut.
+
+    Raises `DataError` for a schema that Parquet has no room for: that of an object without keys in all rows.
+    """
+    whole = path.with_name(f"{path.name}.whole")
+    try:
+        with pq.ParquetWriter(whole, schema, compression="zstd") as writer:
+            kept: list[Any] = []
+            size = 0
+            for content in streams:
+                with pa.ipc.open_stream(content) as reader:
+                    for batch in reader:
+                        kept.append(_cast(batch, schema))
+                        size += batch.nbytes
+                        if size >= _GROUP_BYTES:
+                            writer.write_table(pa.Table.from_batches(kept, schema))
+                            kept, size = [], 0
+            if kept:
+                writer.write_table(pa.Table.from_batches(kept, schema))
+    except pa.ArrowException as error:
+        whole.unlink(missing_ok=True)
+        raise _no_table(path, error) from None
+    whole.replace(path)
 
 
 def common_schema(path: Path, streams: Iterable[bytes]) -> Any:
@@ -89,8 +100,12 @@ def common_schema(path: Path, streams: Iterable[bytes]) -> Any:
     try:
         return pa.unify_schemas(found, promote_options="permissive") if found else None
     except pa.ArrowException as error:
-        told = " ".join(str(error).split())
-        raise DataError(f"{path}: its records do not fit into one table; write a .jsonl file: {told:.200}") from None
+        raise _no_table(path, error) from None
+
+
+def _no_table(path: Path, error: Exception) -> DataError:
+    told = " ".join(str(error).split())
+    return DataError(f"{path}: its records do not fit into one table; write a .jsonl file: {told:.200}")
 
 
 def _cast(batch: Any, schema: Any) -> Any:

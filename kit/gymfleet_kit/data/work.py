@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from gymfleet_contracts.data_records import DataRecord, Form
 
-from gymfleet_kit.data.chunks import Chunk
+from gymfleet_kit.data.chunks import Chunk, DataError
 from gymfleet_kit.data.converter import UnusableRecord
 from gymfleet_kit.data.converting import CheckedConverter, ConverterFailed, placed, refusal
 from gymfleet_kit.data.outputs import encoded
@@ -61,7 +61,10 @@ class Work(Protocol):
     """The work on each chunk. It is pickled for other processes, and keeps nothing of the chunks."""
 
     def done(self, chunk: Chunk) -> Done:
-        """Return the results for a chunk. Raises `PluginError` if a plug-in is at fault."""
+        """Return the results for a chunk.
+
+        Raises `PluginError` if a plug-in is at fault, and `DataError` if the results cannot be stored together.
+        """
         ...
 
 
@@ -95,12 +98,19 @@ def stored(
 def storable(
     records: Sequence[tuple[Found, RecordT]], encode: Callable[[Sequence[RecordT]], bytes], done: Done
 ) -> bytes:
-    """Return records as a part of a file; those that a table cannot hold are added to `done.rejected`."""
+    """Return records as a part of a file; those that a table cannot hold are added to `done.rejected`.
+
+    Raises `DataError` for records that fit into a table each by itself, and not together.
+    """
     try:
         return encode([one for _, one in records])
     except ValueError:
         fits = [(found, one) for found, one in records if _fits(found, one, encode, done)]
-    return encode([one for _, one in fits])
+    try:
+        return encode([one for _, one in fits])
+    except ValueError as error:
+        place = fits[0][0].place
+        raise DataError(f"the records from {place} on fit into no one table; write a .jsonl file: {error}") from None
 
 
 def _fits(found: Found, one: RecordT, encode: Callable[[Sequence[RecordT]], bytes], done: Done) -> bool:

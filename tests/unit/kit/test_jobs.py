@@ -15,6 +15,7 @@ from gymfleet_kit.data import chunks as chunk_module
 from gymfleet_kit.data import jobs, tables
 from gymfleet_kit.data.chunks import Chunk, DataError
 from gymfleet_kit.data.conversion import OUT, Conversion, Export
+from gymfleet_kit.data.converting import converter_of
 from gymfleet_kit.data.jobs import Job
 from gymfleet_kit.data.reading import records
 from gymfleet_kit.data.work import Done
@@ -276,3 +277,36 @@ def test_an_export_has_the_columns_of_its_form(tmp_path: Path, name: str) -> Non
 
     said = [{"from": "human", "value": "1 é?"}, {"from": "gpt", "value": "1!" * 5}]
     assert first == {"id": "c_1", "conversations": said}
+
+
+def test_an_export_has_the_columns_of_all_its_records(tmp_path: Path) -> None:
+    facts = {"tools": '[{"name": "weather", "parameters": {"x": {"type": "string"}}}]', "success": True, "reward": 0.5}
+    given, table = [chat(1), chat(2) | facts], tmp_path / "x.parquet"
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, given)))
+
+    job([tmp_path / "x.jsonl"], table, Export(GIVEN, GIVEN, is_table=True)).run()
+
+    converter = converter_of(GIVEN, table="x")
+    assert [converter.convert(record) for _, record in records(table)] == list(map(converter.convert, given))
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_other", "told"),
+    [
+        (
+            '"2"',
+            '{"a": 1}',
+            "the records from .*x.jsonl, line 1 on fit into no one table; write a .jsonl file: no room",
+        ),
+        ('{"a": {}}', '{"b": 1}', "x.parquet: its records do not fit into one table; write a .jsonl file: .*'a' with"),
+    ],
+)
+def test_records_that_are_no_table_together_are_refused_in_a_line(
+    tmp_path: Path, of_one: str, of_other: str, told: str
+) -> None:
+    row = '{"data_source": "x", "prompt": "?", "reward_model": {"ground_truth": %s}}'
+    (tmp_path / "x.jsonl").write_text("\n".join(row % one for one in (of_one, of_other)))
+    work = Export({"use": "verl"}, {"use": "verl"}, is_table=True)
+
+    with pytest.raises(DataError, match=told):
+        job([tmp_path / "x.jsonl"], tmp_path / "x.parquet", work).run()
