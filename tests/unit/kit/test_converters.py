@@ -212,6 +212,15 @@ def test_sharegpt_with_the_loss_flags_of_agenttraj() -> None:
     ]  # fmt: skip
 
 
+def test_sharegpt_with_the_weights_of_slimorca() -> None:
+    weighed = [("human", "a", 0.0), ("gpt", "b", 0.0), ("human", "c", None), ("gpt", "d", 1.0), ("gpt", "e", None)]
+    said = [{"from": speaker, "value": text, "weight": weight} for speaker, text, weight in weighed]
+
+    assert [learned for _, _, learned in made("sharegpt", {"conversations": said})] == [False, False, False, True, True]
+    with pytest.raises(UnusableRecord, match=r"message 2: weight: 0\.5 is neither 0 nor 1"):
+        made("sharegpt", {"conversations": [said[0], said[1] | {"weight": 0.5}]})
+
+
 CHAT = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
 
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from gymfleet_kit.data.converter import ConverterOptions, UnusableRecord, field
 from gymfleet_kit.data.converters._chat import ChatConverter
-from gymfleet_kit.data.converters._prompt import thought_in
+from gymfleet_kit.data.converters._prompt import learned_in, thought_in
 
 _ID: Final = re.compile(r"(?:lmrlgym_)?([a-z][a-z0-9]*)_\d+")
 _ALFWORLD: Final = re.compile(r"[a-z_]+-[^/]+/trial_\S+|trial_\S+")
@@ -63,15 +63,14 @@ class IdentifiedChat(ChatConverter[OptionsT]):
 
 
 def human_or_gpt(given: Mapping[str, JsonValue], role: Role) -> Message:
-    """Return a message in ShareGPT's form; only replies have thoughts, or a `loss` that counts.
+    """Return a message in ShareGPT's form; only replies have thoughts, or a `loss` or `weight` that counts.
 
     Raises `UnusableRecord`.
     """
     content = field(given, "value", str)
     if role != "assistant":
         return Message(role=role, content=content)
-    learned = field(given, "loss", bool) if given.get("loss") is not None else None
-    return Message(role=role, content=content, reasoning=thought_in(given), learned=learned)
+    return Message(role=role, content=content, reasoning=thought_in(given), learned=learned_in(given))
 
 
 def id_of(given: Conversation) -> str:

@@ -39,6 +39,16 @@ def thought_in(given: Mapping[str, JsonValue], keys: Sequence[str] = THOUGHTS) -
     return field(given, key, str) if key else ""
 
 
+def learned_in(given: Mapping[str, JsonValue]) -> bool | None:
+    """Return whether a message is learned from, by its `loss` or else its `weight`. Raises `UnusableRecord`."""
+    if given.get("loss") is not None:
+        return field(given, "loss", bool)
+    weight = given.get("weight")
+    if weight not in (None, 0, 1):
+        raise UnusableRecord(f"weight: {weight!r:.40} is neither 0 nor 1")
+    return None if weight is None else bool(weight)
+
+
 def _messages(given: Sequence[Any], name: str) -> Iterator[Message]:
     for number, one in enumerate(given, 1):
         if not isinstance(one, dict):

@@ -7,11 +7,11 @@ from gymfleet_contracts.conversation import MadeCall, Message, Role
 from gymfleet_contracts.observation import ImageFile
 from pydantic import JsonValue
 
-from gymfleet_kit.data.converter import UnusableRecord, field
+from gymfleet_kit.data.converter import field
 from gymfleet_kit.data.converters._chat import ChatOptions, KeyedChat, require_no_calls
 from gymfleet_kit.data.converters._functions import calls_of, said_calls
 from gymfleet_kit.data.converters._images import parts_of, shown_in
-from gymfleet_kit.data.converters._prompt import THOUGHTS, thought_in
+from gymfleet_kit.data.converters._prompt import THOUGHTS, learned_in, thought_in
 from gymfleet_kit.data.converters._tool_calls import calls_in, text_of
 
 
@@ -112,7 +112,7 @@ class Messages(KeyedChat[MessagesOptions]):
             content=self._replied(given, calls) + text_of(calls) if as_text else self._replied(given, calls),
             reasoning=self._thought(given),
             tool_calls=() if as_text else calls,
-            learned=_learned(given),
+            learned=learned_in(given),
         )
 
     def written(self, message: Message) -> dict[str, JsonValue]:
@@ -152,12 +152,3 @@ class Messages(KeyedChat[MessagesOptions]):
     def _shown(self, given: Mapping[str, JsonValue]) -> tuple[str, tuple[ImageFile, ...]]:
         parts = given.get(self.options.content)
         return shown_in(parts) if isinstance(parts, list) else (field(given, self.options.content, str), ())
-
-
-def _learned(given: Mapping[str, JsonValue]) -> bool | None:
-    if given.get("loss") is not None:
-        return field(given, "loss", bool)
-    weight = given.get("weight")
-    if weight not in (None, 0, 1):
-        raise UnusableRecord(f"weight: {weight!r:.40} is neither 0 nor 1")
-    return None if weight is None else bool(weight)

@@ -23,7 +23,7 @@ class ShareGptOptions(ChatOptions):
 
 
 class ShareGpt(KeyedChat[ShareGptOptions]):
-    """Messages with `from` and `value`, as in ShareGPT; with `loss` false they are not learned.
+    """Messages with `from` and `value`, as in ShareGPT; with `loss` false or `weight` 0 they are not learned.
 
     As in LLaMA-Factory, a message from `function_call` is a call as JSON, `tools` declares the functions, and `chosen`
     and `rejected` are two replies to the messages.
