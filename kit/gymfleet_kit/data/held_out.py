@@ -3,11 +3,14 @@
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from gymfleet_contracts.conversation import Record
 
+from gymfleet_kit.data.converter import UnusableRecord
+from gymfleet_kit.data.converters._images import shown_in
 from gymfleet_kit.data.filter import opening
 from gymfleet_kit.data.reading import DataError, records
 
@@ -61,12 +64,10 @@ def _rows(paths: Iterable[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _facts(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return environment, task id and opening of a row; empty if it does not give them."""
     if isinstance(played := row.get("trajectory"), dict):
-        turns = played.get("turns")
-        first = turns[0].get("observation") if isinstance(turns, list) and turns and isinstance(turns[0], dict) else ""
-        return (*_task(played.get("task")), first if isinstance(first, str) else "")
+        return (*_task(played.get("task")), _first_observation(played))
     env, task_id = _task(row.get("task"))
     env, task_id = env or _text(row, _ENVIRONMENTS), task_id or _text(row, _IDS)
-    return env, task_id, _opening(row)
+    return env, task_id, _opening(row) or _first_observation(row)  # an episode of a table has its turns in the row
 
 
 def _task(given: object) -> tuple[str, str]:
@@ -79,18 +80,33 @@ def _text(row: Mapping[str, Any], keys: Iterable[str]) -> str:
 
 
 def _opening(row: Mapping[str, Any]) -> str:
-    """Return the user's last message before the first reply that is learned from."""
+    """Return the user's last message before the first reply that is learned from; a prompt may be a plain text."""
     last = ""
     messages: list[Any] = next((row[key] for key in _MESSAGES if isinstance(row.get(key), list) and row[key]), [])
     for message in messages:
         if not isinstance(message, dict):
             break
-        role, text = message.get("role", message.get("from")), message.get("content", message.get("value"))
-        if role in ("assistant", "gpt") and message.get("loss") is not False and message.get("weight") != 0:
+        role, text = message.get("role", message.get("from")), _said(message.get("content", message.get("value")))
+        passed_over = message.get("learned") is False or message.get("loss") is False or message.get("weight") == 0
+        if role in ("assistant", "gpt") and not passed_over:
             break
-        if role in ("user", "human") and isinstance(text, str):
+        if role in ("user", "human") and text is not None:
             last = text
-    return last
+    return last if messages else _text(row, ("prompt",))
+
+
+def _said(content: object) -> str | None:
+    """Return a content as converted records have it, which may be of parts; None if it is none."""
+    if isinstance(content, list):
+        with suppress(UnusableRecord):
+            return shown_in(content)[0]
+    return content if isinstance(content, str) else None
+
+
+def _first_observation(episode: Mapping[str, Any]) -> str:
+    turns = episode.get("turns")
+    first = turns[0].get("observation") if isinstance(turns, list) and turns and isinstance(turns[0], dict) else ""
+    return first if isinstance(first, str) else ""
 
 
 def _key(env: str, task_id: str) -> tuple[str, str]:

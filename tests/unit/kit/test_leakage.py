@@ -10,6 +10,7 @@ from gymfleet_kit.data import samples
 from gymfleet_kit.data.converting import converter_of
 from gymfleet_kit.data.filter import Refused
 from gymfleet_kit.data.filtering import filter_of
+from gymfleet_kit.data.outputs import Output, encoded
 from gymfleet_kit.plugins import PluginError
 
 DATA = Path(__file__).parents[4] / "shared/data/trajectories"
@@ -56,11 +57,19 @@ TRAIN: list[Record] = [
         pytest.param([{"item_id": "12"}], {}, [1, 3, 4], id="of any environment"),
         pytest.param([{"item_id": "babyai_12"}], {"by": ["opening"]}, [0, 1, 2, 3, 4], id="ids do not count"),
         pytest.param([sharegpt(" PINK\n")], {}, [0, 1, 2, 4], id="by its opening, other rules"),
+        pytest.param([about("pink").model_dump(mode="json")], {}, [0, 1, 2, 4], id="by its opening, our own record"),
         pytest.param([sharegpt("pink")], {"by": ["task_id"]}, [0, 1, 2, 3, 4], id="openings do not count"),
         pytest.param([sharegpt("pink", id="1"), sharegpt("pink", id="2")], {}, [0, 1, 2, 3, 4], id="a shared opening"),
         pytest.param([sharegpt("pink", id="1"), sharegpt("pink", id="1")], {}, [0, 1, 2, 4], id="one task twice"),
         pytest.param(
             [{"prompt": [{"role": "user", "content": "Red"}], "data_source": "x"}], {}, [1, 2, 3, 4], id="verl"
+        ),
+        pytest.param([{"task_id": "HumanEval/0", "prompt": "Red"}], {}, [1, 2, 3, 4], id="a prompt that is a text"),
+        pytest.param(
+            [{"id": "x", "messages": [{"role": "user", "content": [{"type": "text", "text": "Red"}]}]}],
+            {},
+            [1, 2, 3, 4],
+            id="a content of parts",
         ),
         pytest.param([{"item_id": "x"}], {"by": ["task_id"], "unknown": "drop"}, [0, 1, 2, 4], id="unknown"),
         pytest.param([{"item_id": "x"}], {"unknown": "drop"}, [0, 1, 2, 3, 4], id="known by its opening"),
@@ -72,9 +81,13 @@ def test_what_is_a_test_task_is_left_out(
     assert kept(TRAIN, against=listed(tmp_path / "test.jsonl", *rows), **options) == places
 
 
-def test_episodes_that_were_measured_are_test_tasks(tmp_path: Path) -> None:
-    path = tmp_path / "measure.jsonl"
-    path.write_text(samples.episodes()[1].model_dump_json() + "\n")
+@pytest.mark.parametrize("name", ["measure.jsonl", "measure.parquet"])
+def test_episodes_that_were_measured_are_test_tasks(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    output = Output(path)
+    output.begin()
+    output.append(encoded([samples.episodes()[1]], "episodes", is_table=output.is_table))
+    output.finish()
     same_task = samples.episodes()[1]
     others = samples.episodes()[0]
 
