@@ -273,6 +273,11 @@ def test_two_replies_under_keys_of_ones_own_are_a_preference() -> None:
         chosen=(message("assistant", "a"),), rejected=(message("assistant", "b"),),
     )  # fmt: skip
     assert converter_of(orca, table="x").write(one).record == record
+    unsaid = converted(orca, record | {"system": ""})
+    assert unsaid == converted(orca, record | {"system": None})
+    assert unsaid == one.model_copy(update={"prompt": one.prompt[1:]})
+    with pytest.raises(UnusableRecord, match="the system's message is empty"):
+        converter_of(orca, table="x").write(one.model_copy(update={"prompt": (message("system", ""), one.prompt[1])}))
     with pytest.raises(UnusableRecord, match="one rejected reply"):
         converter_of(orca, table="x").write(one.model_copy(update={"rejected": one.rejected * 2}))
     with pytest.raises(UnusableRecord, match="rejected: text is wanted"):

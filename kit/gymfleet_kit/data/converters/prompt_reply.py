@@ -40,7 +40,7 @@ class PromptReply(Converter[PromptReplyOptions]):
         if options.context and record.get(options.context):
             asked = f"{asked}\n\n{field(record, options.context, str)}"
         prompt = [Message(role="user", content=asked)]
-        if options.system and record.get(options.system) is not None:
+        if options.system and record.get(options.system):
             prompt.insert(0, Message(role="system", content=field(record, options.system, str)))
         reply = Message(role="assistant", content=field(record, options.reply, str))
         if options.rejected:
@@ -70,5 +70,7 @@ class PromptReply(Converter[PromptReplyOptions]):
         *before, asked, reply = messages
         record: dict[str, JsonValue] = {self.options.prompt: asked.content, self.options.reply: reply.content}
         if before:
+            if not before[0].content:
+                raise UnusableRecord("the system's message is empty, which in this form is none")
             record[self.options.system] = before[0].content
         return record
