@@ -40,15 +40,27 @@ class ServiceSettings(BaseSettings):
 
     @model_validator(mode="after")
     def no_unknown_names(self) -> Self:
-        """Refuse a misspelt variable or file: pydantic-settings alone would ignore it."""
+        """Refuse a misspelt variable or file, and `NAME__PART` of a setting without parts, which would be ignored."""
         prefix = self.model_config.get("env_prefix", "").upper()
         known = {f"{prefix}{name}".upper() for name in type(self).model_fields}
+        divided = {f"{prefix}{name}".upper() for name in self._divided()}
         given = [name.upper() for name in os.environ if name.upper().startswith(prefix)]
         given += [str(file) for file in _secret_files(prefix)]
-        unknown = sorted(name for name in given if Path(name).name.split("__")[0].upper() not in known)
+        unknown = sorted(
+            name
+            for name, (setting, mark, _) in ((name, Path(name).name.upper().partition("__")) for name in given)
+            if setting not in (divided if mark else known)
+        )
         if prefix and unknown:
             raise ValueError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         return self
+
+    @classmethod
+    def _divided(cls) -> list[str]:
+        """Return the settings whose parts may have variables of their own."""
+        source = EnvSettingsSource(cls)
+        fields = cls.model_fields.items() if source.env_nested_delimiter else ()
+        return [name for name, field in fields if source.field_is_complex(field)]
 
 
 class SecretFiles(EnvSettingsSource):

@@ -36,6 +36,7 @@ def test_reads_the_environment_in_any_case(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.param("KITTEST_PROT", "7", "KITTEST_PROT", id="misspelt"),
         pytest.param("kittest_prot", "7", "KITTEST_PROT", id="misspelt in lower case"),
         pytest.param("KITTEST_POOLS__SIZE", "7", "KITTEST_POOLS", id="misspelt section"),
+        pytest.param("KITTEST_PORT__SIZE", "7", "KITTEST_PORT__SIZE", id="part of a setting without parts"),
         pytest.param("KITTEST_PORT", "seven", "KITTEST_PORT", id="wrong type"),
         pytest.param("KITTEST_POOL__SIZE", "big", "KITTEST_POOL__SIZE", id="wrong type in a section"),
     ],
@@ -52,6 +53,22 @@ def test_a_mistake_is_one_line_that_names_the_variable(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert named in line
+
+
+def test_a_part_is_refused_where_settings_have_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Whole(ServiceSettings):
+        model_config = SettingsConfigDict(env_prefix="KITTEST_", frozen=True)
+
+        pool: Pool = Pool()
+
+    monkeypatch.setenv("KITTEST_POOL__SIZE", "3")
+
+    with pytest.raises(SystemExit):
+        read_settings(Whole)
+
+    assert capsys.readouterr().err == "error: unknown settings KITTEST_POOL__SIZE; known: KITTEST_POOL\n"
 
 
 def test_a_misspelt_variable_is_told_the_known_ones(
