@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final, Self, TypeVar
 
-from pydantic import AnyUrl, UrlConstraints, ValidationError, model_validator
+from pydantic import AnyUrl, Field, UrlConstraints, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 S = TypeVar("S", bound="ServiceSettings")
@@ -14,6 +14,7 @@ S = TypeVar("S", bound="ServiceSettings")
 RedisUrl = Annotated[AnyUrl, UrlConstraints(allowed_schemes=["redis", "rediss", "unix"])]
 """`redis://host:port/db`, `rediss://` with TLS, or `unix:///path/of/the/socket`."""
 LOCAL_REDIS: Final = AnyUrl("redis://127.0.0.1:6379/0")
+LogLevel = Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")]
 SECRETS_DIR: Final = Path("/run/secrets")
 """The directory in which containers get secrets as files; `GYMFLEET_SECRETS_DIR` names another one."""
 MAX_SECRET_BYTES: Final = 64 * 1024

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from gymfleet_contracts.frames import MAX_FRAME_BYTES
 from gymfleet_kit.access import AccessRules, is_loopback
 from gymfleet_kit.http_settings import ApiKey, HttpSettings
-from gymfleet_kit.settings import RedisUrl
+from gymfleet_kit.settings import LogLevel, RedisUrl
 from pydantic import Field, HttpUrl, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -98,7 +98,7 @@ class GatewaySettings(HttpSettings):
     """An OpenEnv session that is not played for this long is closed."""
     openenv_max_handles: PositiveInt = 4096
     """Sessions of OpenEnv's MCP clients at once."""
-    log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+    log_level: LogLevel = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
 
     def rules(self, *open_prefixes: str) -> AccessRules:

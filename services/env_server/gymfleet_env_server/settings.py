@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Self
 from gymfleet_contracts.session import Split
 from gymfleet_kit.chat_endpoint import ModelEndpoint
 from gymfleet_kit.http_settings import HttpSettings
+from gymfleet_kit.settings import LogLevel
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -68,7 +69,7 @@ class EnvServerSettings(HttpSettings):
     """An expert that takes longer for a move than this, or than half of `step_timeout_s`, is cut off: there is no
     expert move, and the session continues without an expert. Environments that wait delay no other session and are not
     cut off."""
-    log_level: str = "INFO"
+    log_level: LogLevel = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
 
     @field_validator("seal_key")

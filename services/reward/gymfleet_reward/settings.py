@@ -7,7 +7,7 @@ from typing import Annotated
 
 from gymfleet_kit.http_settings import HttpSettings
 from gymfleet_kit.sealing import Opener
-from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
+from gymfleet_kit.settings import LOCAL_REDIS, LogLevel, RedisUrl
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -28,7 +28,7 @@ class RewardSettings(HttpSettings):
     """The Redis of the streams."""
     port: Annotated[int, Field(ge=1, le=65_535)] = 8203
     """Port to listen on."""
-    log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
+    log_level: LogLevel = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     consumer: Annotated[str, Field(min_length=1, max_length=128)] = Field(default_factory=_consumer_name)
     """This process's name in the consumer group; no two living processes share one."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from gymfleet_contracts.recipe_sections import EngineSizes
 from gymfleet_kit.http_settings import HttpSettings
-from gymfleet_kit.settings import LOCAL_REDIS, RedisUrl
+from gymfleet_kit.settings import LOCAL_REDIS, LogLevel, RedisUrl
 from gymfleet_kit.shared_weights import SHARED_MEMORY
 from pydantic import AnyHttpUrl, Field, JsonValue, PositiveFloat, PositiveInt, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -34,7 +34,7 @@ class RolloutSettings(HttpSettings):
     """Port to listen on."""
     control_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """If given, the only port over which the policy can be replaced (staged, committed, refused)."""
-    log_level: Annotated[str, Field(pattern=r"(?i)^(debug|info|warning|error)$")] = "INFO"
+    log_level: LogLevel = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     redis_url: RedisUrl = LOCAL_REDIS
     """The Redis of the streams."""

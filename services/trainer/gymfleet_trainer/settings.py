@@ -4,6 +4,7 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from gymfleet_kit.http_settings import HttpSettings
+from gymfleet_kit.settings import LogLevel
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -36,7 +37,7 @@ class TrainerSettings(HttpSettings):
     """API key sent to the gateway, where it requires one."""
     port: int = Field(default=8204, ge=0, le=65_535)
     """Port to listen on."""
-    log_level: str = "INFO"
+    log_level: LogLevel = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     log_json: bool = True
     """Whether to log JSON lines instead of text."""
