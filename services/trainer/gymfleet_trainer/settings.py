@@ -4,11 +4,18 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from gymfleet_kit.http_settings import HttpSettings
-from gymfleet_kit.settings import LogLevel
+from gymfleet_kit.settings import LOCAL_REDIS, LogLevel, RedisUrl
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 ENV_PREFIX: Final = "GYMFLEET_TRAINER_"
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is not the URL of a service, such as http://env-gateway:8200")
+    return value
 
 
 def _base_urls(value: str) -> str:
@@ -24,9 +31,9 @@ class TrainerSettings(HttpSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True)
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
+    redis_url: RedisUrl = LOCAL_REDIS
     """URL of the Redis that holds the streams."""
-    gateway_url: str = "http://127.0.0.1:8200"
+    gateway_url: Annotated[str, AfterValidator(_url)] = "http://127.0.0.1:8200"
     """URL of the env gateway."""
     rollout_url: Annotated[str, AfterValidator(_base_urls)] = "http://127.0.0.1:8202"
     """Base URLs of the rollout services (with the control port, where there is one), separated by commas. Each address

@@ -227,7 +227,7 @@ async def opened(
 ) -> AsyncIterator[RunContext]:
     """Provide what `stage` and later stages need: services, state and weights, and recovered deliveries."""
     versions = {section.name: format_of(section).version for section in recipe.formats().values()}
-    redis = connect(settings.redis_url)
+    redis = connect(str(settings.redis_url))
     endpoint = RolloutReplicas(settings, redis, run_id)
     try:
         with contextlib.ExitStack() as left, TorchThread(settings.torch_threads) as worker:
@@ -374,7 +374,8 @@ async def _missing(settings: TrainerSettings, redis: RedisClient, endpoint: Roll
     try:
         await redis.ping()
     except OUTAGE as error:
-        return f"Redis at {settings.redis_url.rpartition('@')[2]} does not answer ({type(error).__name__})"
+        place = str(settings.redis_url).partition("?")[0].rpartition("@")[2]  # either may hold the password
+        return f"Redis at {place} does not answer ({type(error).__name__})"
     answer = await readiness(settings.gateway_url)
     if answer != "ready":
         return f"gateway at {settings.gateway_url} says: {answer}"
