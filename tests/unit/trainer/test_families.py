@@ -167,6 +167,16 @@ def test_what_is_no_model_is_said_in_one_line(given: str | None, tmp_path: Path)
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("path", ["/none", "./none", "../none", "~/none", "models/of/none"])
+def test_a_path_that_leads_nowhere_is_taken_for_no_hub_id(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UnsupportedModel, match=f"^no model directory at {path}$"):
+        examine(path, context=64)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -190,6 +190,8 @@ def empty_model(
 
 def config_of(source: str | Path) -> Any:
     """Return the config of a directory or hub id. Raises UnsupportedModel if there is none, or an adapter with it."""
+    if not Path(source).is_dir() and (str(source).startswith(("/", ".", "~")) or str(source).count("/") > 1):
+        raise UnsupportedModel(f"no model directory at {source}")  # transformers would say what hub ids look like
     try:
         require_no_adapter(source)
         return AutoConfig.from_pretrained(str(source), trust_remote_code=False)  # else it asks on a terminal
