@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Final
 
+from gymfleet_client.errors import TransportError
 from gymfleet_client.sync import SyncGatewayClient
 from gymfleet_contracts.session import EnvironmentSpec
 from pydantic import JsonValue
@@ -55,12 +56,16 @@ def session_address(
 
     `data` gives benchmark files by environment, and `options` the environments' options; with either, a new server is
     started, whatever already runs.
-    The key of a running service is the one in the variable GYMFLEET_API_KEY.
+    The key of a running service is the one in the variable GYMFLEET_API_KEY. Raises `CliError` if the service that was
+    given or that runs gives no answer.
     """
     own = bool(data) or any(options.values())
     found = url or (None if own else running_gateway(state_dir))
     if found is not None:
-        yield found, os.environ.get("GYMFLEET_API_KEY")
+        try:
+            yield found, os.environ.get("GYMFLEET_API_KEY")
+        except TransportError as error:  # it names the call, not whom it was sent to
+            raise CliError(f"{found} gives no answer: {error}") from None
         return
     with temporary_server(envs, data or {}, options) as served:
         yield served

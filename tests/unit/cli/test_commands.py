@@ -30,6 +30,9 @@ pytestmark = pytest.mark.usefixtures("plugins_are_known")
 
 Capture = pytest.CaptureFixture[str]
 
+NOBODY = "http://127.0.0.1:9"
+COLLECT = ["collect", "maze", "out.jsonl", "--model-url", "http://127.0.0.1:9/v1", "--model", "wise"]
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +68,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["keys", "new", "--tenant", "The Lab"], 2, "a name is 1 to 64 of", id="no name"),
         pytest.param(["keys", "new", "--tenant", "lab", "--id", "k_1"], 2, "a key's id is 1 to 32 of", id="no id"),
         pytest.param(["keys", "new", "--tenant", "lab", "--scope", "fly"], 2, "'read', 'play'", id="no scope"),
-        pytest.param(["envs", "list", "--url", "http://127.0.0.1:9"], 1, "environments", id="nobody listens"),
+        pytest.param(["envs", "list", "--url", NOBODY], 1, f"{NOBODY} gives no answer: GET", id="nobody listens"),
+        pytest.param([*COLLECT, "--url", NOBODY], 1, f"{NOBODY} gives no answer: GET", id="nobody to play with"),
     ],
 )
 def test_expected_failure_is_one_line(arguments: list[str], code: int, line: str, capsys: Capture) -> None:
