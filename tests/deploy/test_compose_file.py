@@ -245,6 +245,16 @@ def test_redis_keeps_everything_and_refuses_what_it_cannot_keep() -> None:
     assert "redis:/data" in SERVICES["redis"]["volumes"]
 
 
+def test_vllms_server_compiles_nothing_where_the_image_has_no_compiler() -> None:
+    servers = [s for s in SERVICES.values() if "vllm.entrypoints.openai.api_server" in s.get("entrypoint", ())]
+    on_processors = [server for server in servers if server["image"].endswith("-cpu")]
+
+    assert on_processors
+    for server in on_processors:
+        assert "--enforce-eager" in server["command"]
+        assert server["environment"]["TORCHDYNAMO_DISABLE"] == "1"
+
+
 def test_gpus_are_reserved_by_the_gpu_profile_alone() -> None:
     with_gpu = {name for name, service in SERVICES.items() if "deploy" in service}
 
