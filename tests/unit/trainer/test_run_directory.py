@@ -3,12 +3,14 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
 from gymfleet_kit.run_events import read_events
 from gymfleet_trainer.errors import RunDirectoryError
+from gymfleet_trainer.run import run_directory
 from gymfleet_trainer.run.progress import Reporter
 from gymfleet_trainer.run.run_directory import RunDirectory, recipe_hash, write_atomically
 
@@ -49,6 +51,23 @@ def test_another_recipe_is_refused_by_name(tmp_path: Path, recipe_path: Path) ->
             directory.claim(make_recipe(seed=1), recipe_path)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second trainer waits for the first one's end a moment only."""
+    monkeypatch.setattr(run_directory, "_LOCK_S", 0.2)
+
+
+def test_a_second_trainer_waits_for_one_that_is_about_to_end(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run")
+    first.lock()
+    ending = threading.Timer(0.3, first.__exit__)
+    ending.start()
+
+    with RunDirectory(tmp_path / "run"):
+        ending.join()
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_second_trainer_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     second = RunDirectory(tmp_path / "run")
     with RunDirectory(tmp_path / "run"), pytest.raises(RunDirectoryError, match="another process is training"):
@@ -83,6 +102,7 @@ finally:
 """
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_trainer_keeps_the_directory_as_long_as_a_thread_of_it_writes(tmp_path: Path) -> None:
     recipe, run_dir = tmp_path / "recipe.toml", tmp_path / "run"
     recipe.write_text(

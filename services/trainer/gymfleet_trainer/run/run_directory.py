@@ -24,6 +24,8 @@ from gymfleet_trainer.errors import RunDirectoryError
 
 METRICS: Final = "metrics.jsonl"
 SUMMARY: Final = "summary.json"
+_LOCK_S: Final = 10.0
+_LOCK_POLL_S: Final = 0.1
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -64,6 +66,14 @@ def sync_tree(directory: Path) -> None:
         sync(Path(root))
 
 
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 class RunDirectory:
     """One run's files, locked against a second trainer while entered, or from `lock` to the end of the process."""
 
@@ -85,18 +95,21 @@ class RunDirectory:
     def lock(self) -> None:
         """Keep other trainers out, until the entered context is left or all threads of the process have ended.
 
+        Blocks for a moment if another process has the lock: one that was killed keeps it while its last write ends.
+
         Raises:
-            RunDirectoryError: another process has the lock.
+            RunDirectoryError: another process keeps the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise RunDirectoryError(
-                f"another process is training in {self.path}; stop it or use another run directory"
-            ) from None
+        ends_at = time.monotonic() + _LOCK_S
+        while not _locked(descriptor):
+            if time.monotonic() > ends_at:
+                os.close(descriptor)
+                raise RunDirectoryError(
+                    f"another process is training in {self.path}; stop it or use another run directory"
+                )
+            time.sleep(_LOCK_POLL_S)
         self._lock = descriptor
 
     def __exit__(self, *_: object) -> None:
