@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.fixtures import preloaded
 from tests.fixtures.ports import free_port
 
 START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 COMMAND = str(Path(sys.executable).with_name("gymfleet-env-server"))
 
 
@@ -55,7 +57,12 @@ class EnvServer:
         """End the process and wait for it: its exit code."""
         assert self._process is not None
         self._process.send_signal(sig)
-        return self._process.wait(timeout=30)
+        try:
+            return self._process.wait(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)  # its log then says where each of its threads stands
+            self._process.wait(timeout=STOP_TIMEOUT_S)
+            raise RuntimeError(f"the server did not end: {self.log[-8000:]}") from None
 
     def signal(self, sig: signal.Signals) -> bool:
         """Send a signal; whether the process was there to get it."""

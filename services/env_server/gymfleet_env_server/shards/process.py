@@ -32,6 +32,7 @@ from gymfleet_env_server.shards.shard import CLOSE_S
 
 _GRACE_S: Final = CLOSE_S + 2.0
 _POLL_S: Final = 0.005
+_LOOK_S: Final = 1.0
 _RECV_BYTES: Final = 1 << 18
 log = structlog.get_logger()
 
@@ -91,10 +92,13 @@ class ShardProcess:
         """Block until the shard has loaded its environments. Raises `EnvironmentUnavailable`."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            left_s = deadline - time.monotonic()
+            self._socket.settimeout(max(min(left_s, _LOOK_S), 0.001))
             try:
                 data = self._socket.recv(_RECV_BYTES)
             except TimeoutError:
+                if left_s > _LOOK_S:  # look whether the socket was closed: the end of the server waits for this thread
+                    continue
                 raise EnvironmentUnavailable(f"the environments did not load within {timeout_s:g} s") from None
             except ConnectionResetError:
                 data = b""
